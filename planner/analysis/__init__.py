@@ -1,0 +1,1 @@
+"""Facts about a graph or a schedule."""

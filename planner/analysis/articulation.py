@@ -1,0 +1,123 @@
+"""Values through which the whole forward pass goes: where it can be cut by keeping one tensor."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from planner.analysis.encode import BACKWARD, FORWARD, LOSS, UPDATE, Arrays, Encoded, Flags, Ints
+from planner.graph import Graph
+
+
+class ForwardPart(NamedTuple):
+    """What Chen's planners need to know of a training graph.
+
+    Args:
+        origin [n]: ops of the forward part (forward and loss phases; ops without a phase before the first backward one).
+        droppable [n]: forward ops that can run twice: recomputable, and on no storage that is updated before the update phase.
+        gap_bytes [c]: bytes made after the candidate before, up to and including this one.
+        cut_bytes [c]: bytes kept by cutting here.
+        position [c]: last op row of the segment that this candidate closes.
+        members: for each candidate, the op rows it keeps.
+        tail_bytes: bytes made after the last candidate.
+    """
+
+    origin: Flags
+    droppable: Flags
+    gap_bytes: Ints
+    cut_bytes: Ints
+    position: Ints
+    members: tuple[tuple[int, ...], ...]
+    tail_bytes: int
+
+
+def forward_part(graph: Graph, encoded: Encoded) -> ForwardPart | None:
+    """The forward part and its candidate cuts, or None where the graph has no forward and backward phases.
+
+    Candidates are the user's `stage` marks where there are any (nodes of equal string id are one candidate), else the
+    articulation storages: those that alone carry everything the later forward ops need, residents and saved generator
+    states apart. One sweep in program order, O(ops + reads).
+
+    Source: Chen et al. 2016, 4.3; the original leaves finding candidates to its user (`mirror_stage`).
+    """
+    arrays = encoded.arrays
+    backward = np.flatnonzero(arrays.phase == BACKWARD)
+    if not len(backward) or not (arrays.phase == FORWARD).any():
+        return None
+    origin = (arrays.phase == FORWARD) | (arrays.phase == LOSS)
+    origin |= (arrays.phase == 0) & (np.arange(len(arrays.phase)) < backward[0])
+    origin &= ~arrays.resident
+    droppable = origin & (arrays.phase != LOSS) & arrays.recomputable & ~_on_updated_storage(arrays)
+    marked = [(k, op.stage) for k, op in enumerate(graph.ops) if op.stage is not None and origin[k]]
+    candidates = _marked_candidates(marked) if marked else _articulation_candidates(arrays, origin, backward)
+    fresh_bytes = np.zeros(len(origin), dtype=np.int64)
+    fresh = arrays.alias < 0
+    np.add.at(fresh_bytes, arrays.producer[fresh], arrays.storage_bytes[fresh])
+    fresh_bytes[~origin] = 0
+    made = np.concatenate(([0], np.cumsum(fresh_bytes)))
+    position = np.array([p for p, _ in candidates], dtype=np.int64)
+    reached = made[position + 1]
+    return ForwardPart(
+        origin=origin,
+        droppable=droppable,
+        gap_bytes=np.diff(np.concatenate(([0], reached))).astype(np.int64),
+        cut_bytes=np.array([fresh_bytes[list(members)].sum() for _, members in candidates], dtype=np.int64),
+        position=position,
+        members=tuple(members for _, members in candidates),
+        tail_bytes=int(made[-1] - (reached[-1] if len(reached) else 0)),
+    )
+
+
+def _on_updated_storage(arrays: Arrays) -> Flags:
+    """Ops that touch a storage which an op before the update phase updates: what they read is gone when they would run again."""
+    updated = np.zeros(len(arrays.root), dtype=np.bool_)
+    early = arrays.is_update & (arrays.phase[arrays.producer] != UPDATE)
+    updated[arrays.root[early]] = True
+    touched = np.zeros(len(arrays.phase), dtype=np.bool_)
+    touched[arrays.producer[updated[arrays.root]]] = True
+    reader = np.repeat(np.arange(len(arrays.phase)), np.diff(arrays.read_ptr))
+    touched[reader[updated[arrays.root[arrays.read_value]]]] = True
+    return touched
+
+
+def _marked_candidates(marked: list[tuple[int, bool | str]]) -> list[tuple[int, tuple[int, ...]]]:
+    """The user's marks: True is a candidate of its own, equal ids are one, placed at their last member."""
+    groups: dict[str, list[int]] = {}
+    for row, stage in marked:
+        groups.setdefault(f"row {row}" if stage is True else f"id {stage}", []).append(row)
+    return sorted((members[-1], tuple(members)) for members in groups.values())
+
+
+def _articulation_candidates(arrays: Arrays, origin: Flags, backward: Ints) -> list[tuple[int, tuple[int, ...]]]:
+    needed = np.zeros(len(origin), dtype=np.bool_)  # ancestors of the backward part
+    needed[backward] = True
+    for op in range(len(origin) - 1, -1, -1):
+        if needed[op]:
+            needed[arrays.producer[arrays.read_value[arrays.read_ptr[op] : arrays.read_ptr[op + 1]]]] = True
+    reads = np.diff(arrays.read_ptr)
+    free_source = ~arrays.recomputable & (reads == 0)  # saved generator states: small, never dropped, on no path
+    last_reader: dict[int, int] = {}
+    on_root: dict[int, list[int]] = {}
+    rows = np.flatnonzero(origin & needed).tolist()
+    for op in rows:
+        for v in arrays.read_value[arrays.read_ptr[op] : arrays.read_ptr[op + 1]].tolist():
+            last_reader[int(arrays.root[v])] = op
+    crossing: set[int] = set()
+    dying: dict[int, list[int]] = {}
+    candidates: list[tuple[int, tuple[int, ...]]] = []
+    last_root = -1
+    for op in rows:
+        for root in dying.pop(op, ()):
+            crossing.discard(root)
+        for v in range(arrays.out_ptr[op], arrays.out_ptr[op + 1]):
+            root = int(arrays.root[v])
+            maker = arrays.producer[root]
+            on_root.setdefault(root, []).append(op)
+            if root == v and last_reader.get(root, -1) > op and not arrays.resident[maker] and not free_source[maker]:
+                crossing.add(root)
+                dying.setdefault(last_reader[root], []).append(root)
+        if len(crossing) == 1 and (root := next(iter(crossing))) != last_root:
+            last_root = root
+            candidates.append((op, (root,)))
+    return [(position, tuple(sorted(set(on_root[root])))) for position, (root,) in candidates]

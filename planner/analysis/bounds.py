@@ -1,0 +1,134 @@
+"""What no plan can go below."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from planner.errors import InfeasibleBudget
+from planner.graph import Graph, Op
+from planner.memory import MemoryModel
+from planner.units import format_bytes
+
+
+class PeakBound(NamedTuple):
+    """A lower bound on the peak of any schedule.
+
+    Args:
+        nbytes: bytes, residents included in scope "total".
+        op: the op that needs them by itself, or None when the outputs at the end do.
+        live: values that must be live there.
+    """
+
+    nbytes: int
+    op: str | None
+    live: tuple[str, ...]
+
+
+def peak_lower_bound(graph: Graph, memory: MemoryModel) -> PeakBound:
+    """The largest working set of one op: residents, storages of its inputs and fresh outputs, workspace.
+
+    Every op runs at least once, so no order and no recomputation avoids it. In-place pairs are granted wherever sizes allow,
+    and values that an identity pair may put on one storage are counted once, which keeps it a bound.
+
+    >>> from planner.graph import Tensor
+    >>> graph = Graph([Op("a", (Tensor("a", 4),)), Op("b", (Tensor("b", 2, output=True),), reads=("a",), workspace=3)])
+    >>> peak_lower_bound(graph, MemoryModel())
+    PeakBound(nbytes=9, op='b', live=('a', 'b'))
+    """
+    resident_bytes = 0
+    if memory.scope == "total":
+        resident_bytes = sum(memory.round_up(t.nbytes) for op in graph.ops if op.resident for t in op.outputs)
+    group = _storage_groups(graph)
+    ends = tuple(name for name in graph.outputs if not graph.on_resident(name))
+    best = PeakBound(resident_bytes + _bytes_of(graph, memory, group, ends), None, ends)
+    for op in graph.ops:
+        if op.resident:
+            continue
+        inputs = tuple(dict.fromkeys(value for value in op.reads if not graph.on_resident(value)))
+        nbytes = _bytes_of(graph, memory, group, inputs) + _fresh_bytes(graph, memory, op) + op.workspace + resident_bytes
+        if nbytes > best.nbytes:
+            best = PeakBound(nbytes, op.name, (*inputs, *(t.name for t in op.outputs if not graph.on_resident(t.name))))
+    return best
+
+
+def _storage_groups(graph: Graph) -> dict[str, str]:
+    """For each storage root, a representative of the storages it can share bytes with while both are live."""
+    group = {name: name for name in graph.tensors}
+
+    def find(name: str) -> str:
+        while group[name] != name:
+            group[name] = group[group[name]]
+            name = group[name]
+        return name
+
+    for op in graph.ops:
+        for i, o, identity in op.inplace:
+            if identity:
+                group[find(graph.storage_root[op.outputs[o].name])] = find(graph.storage_root[op.reads[i]])
+    return {name: find(root) for name, root in graph.storage_root.items()}
+
+
+def _bytes_of(graph: Graph, memory: MemoryModel, group: dict[str, str], values: tuple[str, ...]) -> int:
+    storages: dict[str, int] = {}
+    for value in values:
+        nbytes = memory.round_up(graph.tensors[graph.storage_root[value]].nbytes)
+        storages[group[value]] = max(nbytes, storages.get(group[value], 0))
+    return sum(storages.values())
+
+
+def _fresh_bytes(graph: Graph, memory: MemoryModel, op: Op) -> int:
+    """Bytes of the outputs that need new storage whatever in-place pairs happen."""
+    aliased = {pair[1] for pair in op.view} | {o for _, o in op.updates}
+    granted: set[int] = set()
+    for i, o, _identity in op.inplace:
+        root = graph.storage_root[op.reads[i]]
+        if not graph.producer[root].resident and graph.tensors[root].nbytes == op.outputs[o].nbytes:
+            granted.add(o)
+    return sum(memory.round_up(t.nbytes) for o, t in enumerate(op.outputs) if o not in aliased and o not in granted)
+
+
+def infeasible(graph: Graph, memory: MemoryModel, *, budget: int, minimum: int | None, found_by: str) -> InfeasibleBudget:
+    """The error that says no plan fits, why, and what would.
+
+    Args:
+        budget: bytes asked for, reserve included.
+        minimum: least arena + reserve reached, in bytes, or None.
+        found_by: the strategy that reached it.
+    """
+    bound = peak_lower_bound(graph, memory)
+    floor = bound.nbytes + memory.reserve
+    proven = budget < floor
+    scope = "" if memory.scope == "total" else f" in scope {memory.scope!r}"
+    parts = _breakdown(graph, memory, bound)
+    what = "the outputs at the end need" if bound.op is None else f"op {bound.op!r} alone needs"
+    needs = f"{what} {format_bytes(floor)} ({parts})"
+    if proven:
+        message = f"no plan fits {_exactly(budget)}{scope}: {needs}."
+    else:
+        message = f"no plan of {found_by!r} fits {_exactly(budget)}{scope}; no plan at all goes below {_exactly(floor)}: {needs}."
+    if minimum is not None:
+        message += f" Least that works: {format_bytes(minimum)} ({minimum} bytes, {found_by!r}). Raise the budget to that, or make the batch smaller."
+    return InfeasibleBudget(
+        message, budget=budget, minimum=minimum, peak_lower_bound=floor, proven=proven, binding_op=bound.op, live=bound.live
+    )
+
+
+def _exactly(nbytes: int) -> str:
+    return f"{format_bytes(nbytes)} ({nbytes} bytes)"
+
+
+def _breakdown(graph: Graph, memory: MemoryModel, bound: PeakBound) -> str:
+    """Where the bytes of a bound are."""
+    group = _storage_groups(graph)
+    residents = sum(memory.round_up(t.nbytes) for op in graph.ops if op.resident for t in op.outputs) if memory.scope == "total" else 0
+    parts = {"residents": residents}
+    if bound.op is None:
+        parts["outputs"] = bound.nbytes - residents
+    else:
+        op = graph.op_named[bound.op]
+        inputs = tuple(value for value in bound.live if value in op.reads)
+        parts["inputs"] = _bytes_of(graph, memory, group, inputs)
+        parts["outputs"] = _fresh_bytes(graph, memory, op)
+        parts["workspace"] = op.workspace
+    parts["reserve"] = memory.reserve
+    return ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in parts.items() if nbytes)

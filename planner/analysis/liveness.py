@@ -1,0 +1,166 @@
+"""Lifetimes: which storages a schedule makes, when each is born and dies, and how many bytes are live at each step."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from planner.analysis.encode import Encoded, Ints, encode
+from planner.errors import ScheduleError
+from planner.graph import Graph
+from planner.kernels.replay import canonical_frees, replay
+from planner.memory import MemoryModel
+from planner.schedule import Compute, Free, Schedule, Step
+
+
+class Liveness(NamedTuple):
+    """Storages and workspaces of a schedule, one row each, in order of birth.
+
+    Args:
+        value: row of the value, or of the op for workspace.
+        workspace: True for the scratch bytes of one step.
+        execution: which run of the op, from 0.
+        nbytes: rounded up to the alignment (workspace is not).
+        start, end: Compute steps, half-open.
+        timeline_bytes: bytes at each step, residents included in scope "total".
+        resident_bytes: what residents add to each step.
+        peak_bytes, cost: of the schedule.
+    """
+
+    value: Ints
+    workspace: np.typing.NDArray[np.bool_]
+    execution: Ints
+    nbytes: Ints
+    start: Ints
+    end: Ints
+    timeline_bytes: Ints
+    resident_bytes: int
+    peak_bytes: int
+    cost: float
+
+
+class Evaluator:
+    """Judges sequences of ops in one graph and memory model, fast.
+
+    Args:
+        graph: the program.
+        memory: scope and alignment.
+
+    >>> from planner.graph import Op, Tensor
+    >>> graph = Graph([Op("a", (Tensor("a", 4),)), Op("b", (Tensor("b", 2, output=True),), reads=("a",))])
+    >>> evaluator = Evaluator(graph, MemoryModel())
+    >>> evaluator.evaluate(evaluator.keep_all)
+    (6, 2.0)
+    >>> print(evaluator.schedule(evaluator.keep_all))
+    a
+    b; free a
+    """
+
+    def __init__(self, graph: Graph, memory: MemoryModel) -> None:
+        self.graph, self.memory = graph, memory
+        self.encoded: Encoded = encode(graph, memory)
+        arrays = self.encoded.arrays
+        self.keep_all: Ints = np.flatnonzero(~arrays.resident)
+        self._outputs = np.diff(arrays.out_ptr)
+        self._touched = self._outputs + np.diff(arrays.read_ptr)
+        widest = max(len(arrays.producer), len(arrays.cost), int(np.diff(arrays.read_ptr).max(initial=0)))
+        self._scratch = np.empty((13, widest + 1), dtype=np.int64)
+
+    def evaluate(self, sequence: Ints) -> tuple[int, float] | None:
+        """(peak bytes, cost) of a sequence of op rows with canonical frees, or None where it is illegal."""
+        liveness = self._replay(sequence, *self._frees(sequence))
+        return None if liveness is None else (liveness.peak_bytes, liveness.cost)
+
+    def schedule(self, sequence: Ints) -> Schedule:
+        """The sequence with its canonical frees (rule 11)."""
+        free_ptr, freed = self._frees(sequence)
+        self._replay(sequence, free_ptr, freed)  # marks the values that updates drop by themselves
+        steps: list[Step] = []
+        names, values = self.encoded.op_names, self.encoded.value_names
+        bounds, rows = free_ptr.tolist(), freed.tolist()
+        for step, op in enumerate(sequence.tolist()):
+            steps.append(Compute(names[op]))
+            steps.extend(Free(values[v]) for v in rows[bounds[step] : bounds[step + 1]] if v >= 0)
+        return Schedule(tuple(steps))
+
+    def liveness(self, schedule: Schedule) -> Liveness:
+        """Lifetimes under any schedule, canonical or not.
+
+        Raises:
+            ScheduleError: an unknown name, or an illegal step; `simulate` says why.
+        """
+        sequence, free_ptr, freed = self._rows(schedule)
+        liveness = self._replay(sequence, free_ptr, freed)
+        if liveness is None:
+            raise ScheduleError("the schedule is illegal; simulate() names the step")
+        return liveness
+
+    def sequence(self, schedule: Schedule) -> Ints:
+        """Op rows of a schedule's Compute steps."""
+        return self._rows(schedule)[0]
+
+    def _rows(self, schedule: Schedule) -> tuple[Ints, Ints, Ints]:
+        sequence: list[int] = []
+        free_ptr, freed = [0], list[int]()
+        for index, step in enumerate(schedule.steps):
+            try:
+                if isinstance(step, Compute):
+                    sequence.append(self.encoded.op_index[step.op])
+                    free_ptr.append(free_ptr[-1])
+                else:
+                    freed.append(self.encoded.value_index[step.value])
+                    free_ptr[-1] += 1
+            except KeyError as error:
+                raise ScheduleError(f"names {error.args[0]!r}, which the graph does not have", step=index) from None
+        as_rows = [np.array(items, dtype=np.int64) for items in (sequence, free_ptr, freed)]
+        return as_rows[0], as_rows[1], as_rows[2]
+
+    def _frees(self, sequence: Ints) -> tuple[Ints, Ints]:
+        free_ptr = np.zeros(len(sequence) + 1, dtype=np.int64)
+        freed = np.empty(int(self._touched[sequence].sum()), dtype=np.int64)
+        needed = np.empty(len(self.encoded.value_names), dtype=np.bool_)
+        canonical_frees(self.encoded.arrays, sequence, needed, free_ptr, freed)
+        return free_ptr, freed[: free_ptr[-1]]
+
+    def _replay(self, sequence: Ints, free_ptr: Ints, freed: Ints) -> Liveness | None:
+        arrays = self.encoded.arrays
+        timeline = np.zeros(len(sequence), dtype=np.int64)
+        rows = np.empty((4, int(self._outputs[sequence].sum())), dtype=np.int64)
+        peak_bytes, cost, count, illegal = replay(arrays, sequence, free_ptr, freed, timeline, rows, self._scratch)
+        if illegal >= 0:
+            return None
+        scratch = np.flatnonzero(arrays.workspace[sequence])
+        ops = sequence[scratch]
+        runs = _executions(sequence)[scratch]
+        value, execution, start, end = rows[:, :count]
+        return Liveness(
+            value=np.concatenate((value, ops)),
+            workspace=np.repeat([False, True], [count, len(ops)]),
+            execution=np.concatenate((execution, runs)),
+            nbytes=np.concatenate((arrays.storage_bytes[value], arrays.workspace[ops])),
+            start=np.concatenate((start, scratch)),
+            end=np.concatenate((end, scratch + 1)),
+            timeline_bytes=timeline,
+            resident_bytes=int(arrays.resident_bytes[0]),
+            peak_bytes=int(peak_bytes),
+            cost=float(cost),
+        )
+
+
+@lru_cache(maxsize=4)
+def evaluator_of(graph: Graph, memory: MemoryModel) -> Evaluator:
+    """The evaluator of a graph and memory model; the last few are kept, since a search, its packing and a retry share one."""
+    return Evaluator(graph, memory)
+
+
+def _executions(sequence: Ints) -> Ints:
+    """For each step, how often its op ran before."""
+    order = np.argsort(sequence, kind="stable")
+    ordered = sequence[order]
+    firsts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1]))) if len(ordered) else np.empty(0, dtype=np.int64)
+    counts = np.arange(len(ordered)) - np.repeat(firsts, np.diff(np.append(firsts, len(ordered))))
+    result = np.empty_like(sequence)
+    result[order] = counts
+    return result

@@ -1,0 +1,272 @@
+"""From an ONNX file to the networkx DAG of a training step, or of inference."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, final
+
+import networkx as nx
+
+from planner.errors import GraphError
+from planner.lowering.assembly import Assembly, Value
+from planner.lowering.devices import device as device_named
+from planner.lowering.differentiate import check_optimizer, differentiate
+from planner.lowering.onnx_file import Sizes, infer_sizes, read_model, real_inputs
+from planner.lowering.operators import OPERATORS, TensorType, is_float
+
+_CONSTANT_OPS: Final = ("Constant", "ConstantOfShape")
+_DRAWS: Final = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
+_PARAMS: Final = ("kernel_shape", "transA", "transB", "size")
+
+
+def from_onnx(
+    path: str | os.PathLike[str],
+    *,
+    batch: int | None = None,
+    dims: Mapping[str, int] | None = None,
+    training: bool = True,
+    optimizer: str | None = "sgd",
+    device: str = "a100",
+) -> nx.DiGraph:
+    """The DAG of an ONNX file, with backward and update unless `training=False`.
+
+    What only touches constants is folded into parameters, shape arguments are no tensors, what no output needs is pruned. In
+    training, batch normalization uses batch statistics and updates the running ones, dropout draws a mask that can be drawn again
+    from a saved generator state, and max pooling keeps indices; a generic loss reads the outputs.
+
+    Args:
+        path: the file; nothing in it is run, and weights are not needed.
+        batch: dimension 0 of all inputs, types inferred anew; None: as in the file.
+        dims: sizes of named dimensions, such as {"height": 224}.
+        training: False gives the forward graph as inference runs it.
+        optimizer: see `differentiate`.
+        device: costs are seconds on it.
+    Returns:
+        A DAG whose `graph["source"]` counts what the file holds, as inference: nodes, real_nodes (without ConstantOfShape), folded
+        nodes, params (elements, bn_stats of them running statistics), act_elems and act_bytes (non-constant outputs of known size),
+        and lists ignored initializers and pruned nodes and outputs.
+    Raises:
+        GraphError: names the file and the node: unreadable, an op without a rule, a value without a size, or a Reshape that has
+            another batch frozen in.
+    """
+    check_optimizer(optimizer)
+    device_named(device)
+    try:
+        model = read_model(Path(path))
+        layout = _Layout(model)
+        layout.check_ops()
+        importer = _Importer(layout, infer_sizes(model, batch=batch, dims=dims), Path(path), training=training, device=device)
+        graph = importer.build()
+        return differentiate(graph, optimizer=optimizer) if training else graph
+    except GraphError as error:
+        raise GraphError(f"{path}: {error}") from None
+
+
+@final
+class _Layout:
+    """Who makes and reads what in a model, before any size is known."""
+
+    def __init__(self, model: Any) -> None:
+        self.model: Final = model
+        self.nodes: Final[list[Any]] = list(model.graph.node)
+        self.outputs: Final[list[str]] = [value.name for value in model.graph.output]
+        self.aliases: Final[dict[str, str]] = {}
+        self.constants: Final = self._constants()
+        self.needed: Final = self._needed()
+
+    def _constants(self) -> set[str]:
+        """Values that no input and no random draw reaches, and which of them are a weight in another shape."""
+        constants = {tensor.name for tensor in self.model.graph.initializer}
+        made = constants | {value.name for value in self.model.graph.input}
+        for node in self.nodes:
+            if not node.output or not node.output[0]:
+                raise GraphError(f"node {node.name!r} ({_op_type(node)}) has no first output; no rule covers that")
+            for name in node.input:
+                if name and name not in made:
+                    raise GraphError(f"node {_title(node)} reads {name!r}, which nothing before it makes")
+            for name in node.output:
+                if name and name in made:
+                    raise GraphError(f"node {_title(node)} makes {name!r}, which exists already")
+            made.update(node.output)
+            inputs = [name for name in node.input if name]
+            nested = any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
+            folds = inputs and all(name in constants for name in inputs) and not nested and node.op_type not in _DRAWS
+            if folds or node.op_type in _CONSTANT_OPS:
+                constants.update(node.output)
+                row = OPERATORS.get(_op_type(node))
+                if folds and row is not None and row.view:
+                    self.aliases[node.output[0]] = self.aliases.get(inputs[0], inputs[0])
+        for name in self.outputs:
+            if name not in made:
+                raise GraphError(f"output {name!r} is made by no node")
+        return constants
+
+    def reads(self, node: Any) -> list[str]:
+        """The tensors a node reads: no shape arguments, no omitted inputs."""
+        row = OPERATORS.get(_op_type(node))
+        static = row.static if row is not None else ()
+        return [name for i, name in enumerate(node.input) if i not in static and name]
+
+    def _needed(self) -> set[str]:
+        """Values the outputs depend on."""
+        needed = set(self.outputs)
+        for node in reversed(self.nodes):
+            if any(name in needed for name in node.output) and node.output[0] not in self.constants:
+                needed.update(self.reads(node))
+        return needed
+
+    def is_live(self, node: Any) -> bool:
+        """True for nodes that become ops."""
+        return node.output[0] not in self.constants and any(name in self.needed for name in node.output)
+
+    def check_ops(self) -> None:
+        """Refuse op types without a rule before inference stumbles over them.
+
+        Raises:
+            GraphError: names the node and its op type.
+        """
+        for node in self.nodes:
+            if self.is_live(node):
+                if _op_type(node) not in OPERATORS:
+                    raise GraphError(f"no rule for node {_title(node)}; a graph built by hand can say what the backward reads, as saves=")
+                if any(not name for name in node.input[: len(self.reads(node))]):
+                    raise GraphError(f"node {_title(node)} omits an input before one it has; no rule covers that")
+
+    def statistics(self) -> set[str]:
+        """Running means and variances: constants at inputs 3 and 4 of a batch normalization."""
+        found = {name for node in self.nodes if node.op_type == "BatchNormalization" for name in node.input[3:5]}
+        return {self.aliases.get(name, name) for name in found if name in self.constants}
+
+
+@final
+class _Importer:
+    """Writes the forward DAG."""
+
+    def __init__(self, layout: _Layout, sizes: Sizes, path: Path, *, training: bool, device: str) -> None:
+        self.layout: Final = layout
+        self.sizes: Final = sizes
+        self.training: Final = training
+        self.statistics: Final = layout.statistics()
+        self.draft: Final = Assembly(name=path.stem, device=device)
+        self.source: Final = {"path": str(path), **self._counts()}
+        self.values: Final[dict[str, Value]] = {}
+        self.pruned: Final[list[str]] = []
+
+    def build(self) -> nx.DiGraph:
+        """The forward DAG, its facts in `graph.graph`."""
+        layout, draft = self.layout, self.draft
+        for value in real_inputs(layout.model):
+            if value.name in layout.needed:
+                self.values[value.name] = draft.resident(self._free_name(value.name), self._size(value.name, "input"), kind="input")
+            else:
+                self.pruned.append(value.name)
+        for node in layout.nodes:
+            if layout.is_live(node):
+                self._write(node)
+            elif node.output[0] not in layout.constants:
+                self.pruned.append(_name(node))
+        self._write_outputs()
+        residents = [attributes for _, attributes in draft.graph.nodes(data=True) if attributes.get("kind") in ("parameter", "state")]
+        weights = [TensorType(attributes["shape"], attributes["dtype"]) for attributes in residents]
+        statistics = [TensorType(self._size(name, "constant").shape) for name in self.statistics if name in self.values]
+        self.source.update(
+            params=sum(weight.elements for weight in weights if is_float(weight.dtype)),
+            bn_stats=sum(statistic.elements for statistic in statistics),
+            pruned=tuple(self.pruned),
+        )
+        draft.graph.graph.update(source=self.source, pruned=tuple(self.pruned))
+        return draft.graph
+
+    def _counts(self) -> dict[str, Any]:
+        """What the file holds, as it is written."""
+        layout = self.layout
+        real = [node for node in layout.nodes if node.op_type != "ConstantOfShape"]
+        moving = [node for node in real if node.output[0] not in layout.constants]
+        sizes = [size for node in moving for name in node.output if name and (size := self.sizes.of(name)) is not None]
+        used = {name for node in layout.nodes for name in node.input} | set(layout.outputs)
+        return {
+            "nodes": len(layout.nodes),
+            "real_nodes": len(real),
+            "folded": sum(1 for node in real if node.output[0] in layout.constants and node.op_type != "Constant"),
+            "act_elems": sum(size.elements for size in sizes),
+            "act_bytes": sum(size.nbytes for size in sizes),
+            "ignored": tuple(tensor.name for tensor in layout.model.graph.initializer if tensor.name not in used),
+        }
+
+    def _size(self, name: str, where: str) -> TensorType:
+        size = self.sizes.of(name)
+        if size is None:
+            raise GraphError(f"{where}: no size could be inferred for value {name!r}; give dims= or batch=, or simplify the file first")
+        return size
+
+    def _free_name(self, name: str) -> str:
+        """A node name; a colon would read as an output number."""
+        return self.draft.unique(name.replace(":", "_"))
+
+    def _read(self, name: str, node: Any) -> Value:
+        """The value behind a name; a constant becomes a resident where it is first read."""
+        source = self.layout.aliases.get(name, name)
+        if source not in self.values:
+            if source not in self.layout.constants:
+                raise GraphError(f"node {_title(node)} reads {name!r}, an output that its rule does not make")
+            size = self._size(source, f"node {_title(node)}")
+            kind = "parameter" if is_float(size.dtype) and source not in self.statistics else "state"
+            self.values[source] = self.draft.resident(self._free_name(source), size, kind=kind)
+        return self.values[source]
+
+    def _write(self, node: Any) -> None:
+        """One node of the file, as one op or, in training, with what training adds to it."""
+        names = self.layout.reads(node)
+        reads = [self._read(name, node) for name in names]
+        name = self._free_name(_name(node))
+        live = [k for k, output in enumerate(node.output) if output in self.layout.needed]
+        made = 1 + max(live)
+        if node.op_type == "BatchNormalization" and self.training and all(x in self.layout.constants for x in names[3:5]):
+            self.draft.batch_norm(name, reads[0], reads[1], reads[2], (reads[3], reads[4]))
+        elif node.op_type == "Dropout" and self.training:
+            self.draft.dropout(name, reads[0])
+        else:
+            outputs = [self._size(output, f"node {_title(node)}") for output in node.output[:made]]
+            if node.op_type == "MaxPool" and self.training and made == 1:
+                outputs.append(TensorType(outputs[0].shape, "int64"))
+            if node.op_type in ("BatchNormalization", "Dropout") and made > 1:
+                raise GraphError(f"node {_title(node)}: output {made - 1} is read, which no rule covers in inference")
+            types = [self._size(x, f"node {_title(node)}") for x in names]
+            self.draft.apply(name, node.op_type, reads, outputs, types=types, params=_params(node))
+        count = len(self.draft.graph.nodes[name]["nbytes"]) if isinstance(self.draft.graph.nodes[name]["nbytes"], tuple) else 1
+        for k, output in enumerate(node.output):
+            if k in live and k < count and not (node.op_type == "BatchNormalization" and k):
+                self.values[output] = Value(name, k)
+            elif output and k:
+                self.pruned.append(output)
+
+    def _write_outputs(self) -> None:
+        """Make the file's outputs outputs; in training, values that the loss can read because nothing else reads them."""
+        for name in self.layout.outputs:
+            value = self.values.get(name)
+            if value is None or self.draft.graph.nodes[value.node].get("kind", "op") != "op":
+                continue
+            if not self.training:
+                self.draft.mark_output(value)
+            elif any(value.output in edge["reads"] for _, _, edge in self.draft.graph.out_edges(value.node, data=True)):
+                self.draft.apply(self._free_name(f"{name}.output"), "Identity", [value], [self.draft.types[value]])
+
+
+def _op_type(node: Any) -> str:
+    return str(node.op_type) if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+
+
+def _name(node: Any) -> str:
+    return str(node.name or node.output[0])
+
+
+def _title(node: Any) -> str:
+    return f"{_name(node)!r} ({_op_type(node)})"
+
+
+def _params(node: Any) -> dict[str, Any]:
+    from onnx import helper
+
+    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute if attribute.name in _PARAMS}

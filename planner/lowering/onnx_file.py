@@ -1,0 +1,201 @@
+"""An ONNX file as read: checked, its inputs bound to sizes, every value's type inferred.
+
+Only structure and shapes are used. Weights are dropped before inference, nothing in the file is run, and files holding external
+weights need only exist.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from planner.errors import GraphError
+from planner.lowering.operators import TensorType
+
+# Larger constants are weights; shape arguments are smaller, and inference needs the values of those.
+_ARGUMENT_ELEMENTS: Final = 1024
+_MOST: Final = 2**31 - 1
+_DTYPES: Final[Mapping[str, str]] = {
+    "FLOAT": "float32", "DOUBLE": "float64", "FLOAT8E4M3FN": "float8_e4m3fn", "FLOAT8E5M2": "float8_e5m2",
+}  # fmt: skip
+
+
+class Sizes(NamedTuple):
+    """Types of all values of a model for one choice of its free dimensions; None where inference found none."""
+
+    types: Mapping[str, TensorType | None]
+
+    def of(self, name: str) -> TensorType | None:
+        """Type of a value."""
+        return self.types.get(name)
+
+
+def read_model(path: Path) -> Any:
+    """The parsed model.
+
+    Raises:
+        GraphError: onnx is not installed; the file is missing, no ONNX model, damaged, or lacks its external weights.
+    """
+    try:
+        import onnx
+    except ImportError:
+        raise GraphError("reading an ONNX file needs the onnx package: pip install 'sublinear-planner[onnx]'") from None
+    try:
+        model = onnx.load(str(path), format="protobuf", load_external_data=False)
+    except OSError as error:
+        raise GraphError(f"cannot be read: {error.strerror or error}") from None
+    except Exception:  # protobuf's own error type differs between its implementations
+        raise GraphError("is damaged or not an ONNX model") from None
+    if not model.ir_version or not model.opset_import or not model.graph.node:
+        raise GraphError("is damaged or not an ONNX model: it has no nodes or names no operator set")
+    for tensor in model.graph.initializer:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+            if not location or not os.path.isfile(path.parent / location):
+                raise GraphError(f"initializer {tensor.name!r}: its external weights {location!r} are missing beside the file")
+    return model
+
+
+def real_inputs(model: Any) -> list[Any]:
+    """Inputs that the caller feeds; IR 3 lists initializers among the inputs too."""
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    return [value for value in model.graph.input if value.name not in initializers]
+
+
+def infer_sizes(model: Any, *, batch: int | None, dims: Mapping[str, int] | None) -> Sizes:
+    """Types of all values, inputs bound, everything else inferred from scratch.
+
+    Args:
+        batch: dimension 0 of every input, or None for the file's.
+        dims: sizes of named dimensions.
+    Raises:
+        GraphError: a dimension without a size, an unknown name, inference fails, or a Reshape that freezes the batch.
+    """
+    bound = _bindings(model, batch, dims)
+    if batch is None:
+        return _infer(model, _input_shapes(model, None, bound), strict=True)
+    shapes = _input_shapes(model, batch, bound)
+    reference = {value.name: (_file_batch(value), *shapes[value.name][1:]) if shapes[value.name] else () for value in real_inputs(model)}
+    if reference != shapes:
+        before = _infer(model, reference, strict=True)
+        _check_reshapes(model, before, _infer(model, shapes, strict=False), batch)
+    return _infer(model, shapes, strict=True)
+
+
+def _bindings(model: Any, batch: int | None, dims: Mapping[str, int] | None) -> dict[str, int]:
+    """Sizes of named dimensions."""
+    for what, size in (("batch", batch), *(dims or {}).items()):
+        if size is not None and (isinstance(size, bool) or not hasattr(size, "__index__") or not 1 <= size <= _MOST):
+            raise GraphError(f"size of {what!r} is {size!r}, expected an int from 1 to {_MOST}")
+    names = {dim.dim_param for value in real_inputs(model) for dim in value.type.tensor_type.shape.dim if dim.dim_param}
+    for name in dims or {}:
+        if name not in names:
+            raise GraphError(f"no input has a dimension named {name!r}; named dimensions: {', '.join(sorted(names)) or 'none'}")
+    bound = dict(dims or {})
+    if batch is not None:
+        for value in real_inputs(model):
+            first = next(iter(value.type.tensor_type.shape.dim), None)
+            if first is not None and first.dim_param:
+                if bound.get(first.dim_param, batch) != batch:
+                    raise GraphError(f"batch={batch} and dims={{{first.dim_param!r}: {bound[first.dim_param]}}} name the same dimension")
+                bound[first.dim_param] = batch
+    return bound
+
+
+def _file_batch(value: Any) -> int:
+    """Dimension 0 in the file; 1 where it has no size there."""
+    size = value.type.tensor_type.shape.dim[0].dim_value
+    return int(size) if size > 0 else 1
+
+
+def _input_shapes(model: Any, batch: int | None, bound: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {}
+    for value in real_inputs(model):
+        if not value.type.HasField("tensor_type") or not value.type.tensor_type.HasField("shape"):
+            raise GraphError(f"input {value.name!r} is no tensor of known rank")
+        shape: list[int] = []
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            size = batch if axis == 0 and batch is not None else bound.get(dim.dim_param) if dim.dim_param else dim.dim_value
+            if size is None or size < 1:  # exporters write -1 and 0 for "any"
+                option = f"dims={{{dim.dim_param!r}: size}}" if dim.dim_param else "a file with sizes"
+                raise GraphError(f"input {value.name!r}: dimension {axis} has no size; give {'batch= or ' if axis == 0 else ''}{option}")
+            shape.append(int(size))
+        shapes[value.name] = tuple(shape)
+    return shapes
+
+
+def _infer(model: Any, shapes: Mapping[str, tuple[int, ...]], *, strict: bool) -> Sizes:
+    """Run onnx's inference on the structure alone: no weights, no stored shapes of inner values or outputs."""
+    import onnx
+    from onnx import helper, shape_inference
+
+    bare = onnx.ModelProto(ir_version=max(model.ir_version, 4))
+    bare.opset_import.extend(model.opset_import)
+    bare.functions.extend(model.functions)
+    bare.graph.name = "graph"
+    bare.graph.node.extend(model.graph.node)
+    for value in real_inputs(model):
+        bare.graph.input.append(helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, shapes[value.name]))
+    for tensor in model.graph.initializer:
+        if math.prod(tensor.dims) <= _ARGUMENT_ELEMENTS and tensor.data_location != onnx.TensorProto.EXTERNAL:
+            bare.graph.initializer.append(tensor)
+        else:
+            bare.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+    for value in model.graph.output:
+        bare.graph.output.append(helper.make_empty_tensor_value_info(value.name))
+        bare.graph.output[-1].type.tensor_type.elem_type = value.type.tensor_type.elem_type
+    try:
+        inferred = shape_inference.infer_shapes(bare, strict_mode=strict, data_prop=True)
+    except Exception as error:  # inference, type and value errors of the C++ side have no common base
+        raise GraphError(f"shape inference failed: {' '.join(str(error).split())}") from None
+    types: dict[str, TensorType | None] = {
+        tensor.name: TensorType(tuple(tensor.dims), _dtype(tensor.data_type)) for tensor in model.graph.initializer
+    }
+    for value in (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output):
+        types[value.name] = _tensor_type(value)
+    return Sizes(types)
+
+
+def _tensor_type(value: Any) -> TensorType | None:
+    """Type of a value if all its dimensions have a size."""
+    tensor = value.type.tensor_type
+    if not value.type.HasField("tensor_type") or not tensor.HasField("shape") or not tensor.elem_type:
+        return None
+    if any(not dim.HasField("dim_value") or dim.dim_value < 0 for dim in tensor.shape.dim):
+        return None
+    return TensorType(tuple(int(dim.dim_value) for dim in tensor.shape.dim), _dtype(tensor.elem_type))
+
+
+def _dtype(code: int) -> str:
+    import onnx
+
+    name = onnx.TensorProto.DataType.Name(code) if code in onnx.TensorProto.DataType.values() else str(code)
+    return _DTYPES.get(name, name.lower())
+
+
+def reshapes(model: Any) -> Iterator[Any]:
+    """All Reshape nodes."""
+    return (node for node in model.graph.node if node.op_type == "Reshape")
+
+
+def _check_reshapes(model: Any, before: Sizes, after: Sizes, batch: int) -> None:
+    """Refuse a Reshape whose target has the file's batch written into it.
+
+    It either fails at another batch, or, worse, fits it into another dimension or drops it, and what follows does not scale.
+    """
+    for node in reshapes(model):
+        old_in, old_out = before.of(node.input[0]), before.of(node.output[0])
+        new_in, new_out = after.of(node.input[0]), after.of(node.output[0])
+        if old_in is None or old_out is None or new_in is None or old_in == new_in:
+            continue
+        lost = new_out is None or new_out.elements != new_in.elements
+        frozen = new_out is not None and old_out.shape[:1] == new_out.shape[:1] == old_in.shape[:1]
+        if lost or frozen:
+            name = node.name or node.output[0]
+            raise GraphError(
+                f"node {name!r} (Reshape) has batch {old_out.shape[0] if old_out.shape else 1} frozen in its target"
+                f" {list(old_out.shape)}, so batch={batch} cannot pass; use the file's own batch, or export it with a free one"
+            )

@@ -1,0 +1,346 @@
+"""The schema people write graphs in, and its translation to the program.
+
+A `networkx.DiGraph`: a node is an operation, an edge is a read. `NODE` and `EDGE` are the whole contract (meaning, default,
+check); unknown attributes are kept by networkx and ignored here. Lists equal tuples, so a graph that was copied, relabelled,
+put through JSON or cut by `subgraph` gives the same program.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Final, NamedTuple
+
+import networkx as nx
+
+from planner.errors import GraphError
+from planner.graph import Graph, Op, Tensor
+
+
+class Attribute(NamedTuple):
+    """One row of the schema. `check` returns the normal form or raises ValueError saying what is accepted."""
+
+    default: Any
+    check: Callable[[Any], Any]
+    meaning: str
+
+
+def _is_int(value: Any) -> bool:
+    return hasattr(value, "__index__") and not isinstance(value, bool)
+
+
+def _size(value: Any) -> int:
+    if not _is_int(value) or value < 0:
+        raise ValueError("an int >= 0")
+    return value.__index__()  # type: ignore[no-any-return]
+
+
+def _sizes(value: Any) -> int | tuple[int, ...]:
+    """Bytes of the one output, or a tuple with one entry per output."""
+    if isinstance(value, (list, tuple)):
+        if all(_is_int(v) and v >= 0 for v in value):
+            return tuple(v.__index__() for v in value)
+    elif _is_int(value) and value >= 0:
+        return value.__index__()  # type: ignore[no-any-return]
+    raise ValueError("an int >= 0, or a tuple of them with one entry per output")
+
+
+def _cost(value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = -1.0
+    if isinstance(value, (str, bool)) or not 0 <= number < float("inf"):
+        raise ValueError("a finite number >= 0")
+    return number
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("True or False")
+    return value
+
+
+def _one_of(*names: str | None) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        if value not in names:
+            raise ValueError("one of " + ", ".join(map(repr, names)))
+        return value
+
+    return check
+
+
+def _output(value: Any) -> bool | tuple[int, ...] | None:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, (list, tuple)) and all(_is_int(v) and v >= 0 for v in value):
+        return tuple(v.__index__() for v in value)
+    raise ValueError("True, False, None or a tuple of output positions (a bare int is ambiguous)")
+
+
+def _pairs(third: str | None) -> Callable[[Any], tuple[tuple[Any, ...], ...]]:
+    """(input, output) pairs with an optional third item: a byte offset or an identity flag."""
+    accepted = "pairs (input, output)" + (f" with an optional third item, {third}" if third else "")
+
+    def check(value: Any) -> tuple[tuple[Any, ...], ...]:
+        if not isinstance(value, (list, tuple)):
+            raise ValueError(accepted)
+        pairs = []
+        for pair in value:
+            if not isinstance(pair, (list, tuple)) or len(pair) not in ((2, 3) if third else (2,)):
+                raise ValueError(accepted)
+            if not all(_is_int(v) and v >= 0 for v in pair[:2]):
+                raise ValueError(accepted)
+            last: tuple[Any, ...] = ()
+            if third == "a byte offset":
+                last = (_size(pair[2]) if len(pair) == 3 else 0,)
+            elif third:
+                last = (_flag(pair[2]) if len(pair) == 3 else False,)
+            pairs.append((int(pair[0]), int(pair[1]), *last))
+        return tuple(pairs)
+
+    return check
+
+
+def _stage(value: Any) -> bool | str | None:
+    if value is None or value is True or isinstance(value, str):
+        return value
+    if value is False:
+        return None
+    raise ValueError("True, None or a string shared by the nodes of one decision")
+
+
+def _text(value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise ValueError("a string")
+    return value
+
+
+def _any(value: Any) -> Any:
+    return value
+
+
+def _positions(value: Any) -> tuple[int, ...]:
+    if isinstance(value, (list, tuple)) and all(_is_int(v) and v >= 0 for v in value):
+        return tuple(v.__index__() for v in value)
+    raise ValueError("a tuple of positions")
+
+
+NODE: Final[Mapping[str, Attribute]] = {
+    "nbytes": Attribute(None, _sizes, "bytes of the output, or a tuple, one per output; () = no output"),
+    "cost": Attribute(1.0, _cost, "seconds, or any one unit, of one execution"),
+    "workspace": Attribute(0, _size, "bytes needed only while it runs"),
+    "kind": Attribute("op", _one_of("op", "input", "parameter", "state"), "anything but op is resident"),
+    "phase": Attribute(None, _one_of(None, "forward", "loss", "backward", "update"), "part of the training step"),
+    "output": Attribute(None, _output, "which outputs must be live at the end; None: all, if nothing reads any"),
+    "view": Attribute((), _pairs("a byte offset"), "output shares the input's storage; both stay valid"),
+    "updates": Attribute((), _pairs(None), "output is the new version of the input in the same storage"),
+    "inplace": Attribute((), _pairs("an identity flag"), "permissions, tried in this order"),
+    "recomputable": Attribute(True, _flag, "False: runs at most once"),
+    "saves": Attribute(None, _any, "what its backward reads; used by differentiate only"),
+    "stage": Attribute(None, _stage, "candidate mark for Chen's planners"),
+    "position": Attribute(None, lambda v: None if v is None else _size(v), "place in program order; optional"),
+    "op": Attribute(None, _text, "operator type"),
+    "shape": Attribute(None, _any, "shape, or one per output; reports only"),
+    "dtype": Attribute(None, _any, "dtype, or one per output; reports only"),
+    "flops": Attribute(None, lambda v: None if v is None else _cost(v), "reports only"),
+    "module": Attribute(None, _text, "reports only"),
+}
+EDGE: Final[Mapping[str, Attribute]] = {
+    "reads": Attribute(None, _positions, "outputs read, repeats allowed; () = order only"),
+    "at": Attribute(None, lambda v: None if v is None else _positions(v), "the reader's input positions, parallel to reads"),
+}
+
+
+def lower(graph: nx.DiGraph | Graph) -> Graph:
+    """The checked program of a graph people wrote.
+
+    Program order is the `position` attribute where every node has one, else insertion order; where that is not topological,
+    the stable topological order (each time, the earliest node whose predecessors are done).
+
+    Args:
+        graph: DiGraph or MultiDiGraph (parallel edges add reads) in the schema above; a `Graph` is returned as it is.
+    Raises:
+        GraphError: a cycle, a missing or wrong attribute, an unknown read; names the node or the edge.
+
+    >>> g = nx.DiGraph()
+    >>> g.add_node("a", nbytes=4, cost=1.0)
+    >>> g.add_node("b", nbytes=4)
+    >>> g.add_edge("a", "b")
+    >>> lower(g).op_named["b"].reads
+    ('a',)
+    """
+    if isinstance(graph, Graph):
+        return graph
+    if not isinstance(graph, nx.Graph) or not graph.is_directed():
+        raise GraphError(f"expected a networkx.DiGraph or a planner.Graph, not {type(graph).__name__}")
+    nodes = {node: _node(node, given) for node, given in graph.nodes(data=True)}
+    names = {node: str(node) for node in nodes}
+    if len(set(names.values())) < len(names):
+        seen: set[str] = set()
+        twice = next(name for name in names.values() if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise GraphError(f"two nodes are both named {twice!r} as text; rename one")
+    wiring = _wiring(graph, nodes, names)
+    order = program_order(graph)
+    unread = _unread(nodes, wiring)
+    ops = [_op(names[node], nodes[node], *wiring[node], unread=node in unread) for node in order]
+    return Graph(ops, name=str(graph.graph.get("name") or "graph"))
+
+
+def stamp_positions(graph: nx.DiGraph) -> nx.DiGraph:
+    """Write the present node order into `position`, so that it survives `subgraph(...).copy()`; returns the graph."""
+    for position, node in enumerate(graph):
+        graph.nodes[node]["position"] = position
+    return graph
+
+
+def _node(node: Hashable, given: Mapping[str, Any]) -> dict[str, Any]:
+    """All schema attributes of a node in normal form."""
+    normal: dict[str, Any] = {}
+    for key, (default, check, _meaning) in NODE.items():
+        value = given.get(key, default)
+        if value is default and key != "nbytes":
+            normal[key] = default
+            continue
+        if key == "nbytes" and value is None:
+            raise GraphError(f"node {node!r} has no nbytes; give the bytes of its output, or a tuple with one entry per output")
+        try:
+            normal[key] = check(value)
+        except (ValueError, TypeError) as error:
+            raise GraphError(f"node {node!r}: {key} is {value!r}, expected {error}") from None
+    count = 1 if isinstance(normal["nbytes"], int) else len(normal["nbytes"])
+    if isinstance(normal["output"], tuple) and any(o >= count for o in normal["output"]):
+        raise GraphError(f"node {node!r}: output names position {max(normal['output'])}, but it has {count} outputs")
+    normal["count"] = count
+    return normal
+
+
+def _wiring(
+    graph: nx.DiGraph, nodes: Mapping[Hashable, dict[str, Any]], names: Mapping[Hashable, str]
+) -> dict[Hashable, tuple[tuple[str, ...], tuple[str, ...]]]:
+    """For each node, the values it reads by input position, and the ops it only waits for."""
+    reads: dict[Hashable, list[tuple[int | None, str, int]]] = {node: [] for node in nodes}
+    after: dict[Hashable, list[str]] = {node: [] for node in nodes}
+    check_reads, check_at = EDGE["reads"].check, EDGE["at"].check
+    for source, target, given in graph.edges(data=True):
+        count = nodes[source]["count"]
+        try:
+            key = "reads"
+            outputs = given.get("reads")
+            if outputs is None:
+                if count != 1:
+                    raise GraphError(
+                        f"edge {source!r} -> {target!r} has no reads, and {source!r} has {count} outputs;"
+                        " say which are read, as reads=(0,), or reads=() for order only"
+                    )
+                outputs = (0,)
+            else:
+                outputs = check_reads(outputs)
+            key = "at"
+            at = check_at(given.get("at"))
+        except ValueError as error:
+            raise GraphError(f"edge {source!r} -> {target!r}: {key} is {given[key]!r}, expected {error}") from None
+        if not outputs:
+            after[target].append(names[source])
+        if at is not None and len(at) != len(outputs):
+            raise GraphError(f"edge {source!r} -> {target!r}: at has {len(at)} positions for {len(outputs)} reads")
+        for k, output in enumerate(outputs):
+            if output >= count:
+                raise GraphError(f"edge {source!r} -> {target!r} reads output {output}, but {source!r} has {count} outputs")
+            reads[target].append((None if at is None else at[k], names[source], output))
+    single = {names[node]: nodes[node]["count"] == 1 for node in nodes}
+    return {node: (_by_position(node, nodes[node], reads[node], single), tuple(sorted(set(after[node])))) for node in nodes}
+
+
+def _by_position(
+    node: Hashable, normal: Mapping[str, Any], reads: list[tuple[int | None, str, int]], single: Mapping[str, bool]
+) -> tuple[str, ...]:
+    """Reads in order of input position; where nobody gave positions they mean nothing, and names give the order."""
+    given = [entry for entry in reads if entry[0] is not None]
+    if not given:
+        if len(reads) > 1 and (normal["inplace"] or normal["view"] or normal["updates"]):
+            raise GraphError(
+                f"node {node!r} has {len(reads)} reads and an inplace, view or updates: its in-edges need `at`, the input positions"
+            )
+        reads.sort(key=lambda entry: entry[1:])
+    elif len(given) < len(reads):
+        missing = next(entry[1] for entry in reads if entry[0] is None)
+        raise GraphError(f"node {node!r}: the edge from {missing!r} has no `at`, but others have; give it on all or none")
+    else:
+        reads.sort()
+        if [entry[0] for entry in reads] != list(range(len(reads))):
+            raise GraphError(f"node {node!r}: `at` gives input positions {[entry[0] for entry in reads]}, expected 0..{len(reads) - 1}")
+    return tuple(name if single[name] else f"{name}:{output}" for _, name, output in reads)
+
+
+def program_order(graph: nx.DiGraph) -> list[Hashable]:
+    """Nodes in program order; see `lower`.
+
+    Raises:
+        GraphError: a cycle, naming its nodes.
+    """
+    root = graph
+    while getattr(root, "_graph", None) is not None:  # a subgraph view iterates over a set: ask the graph it looks at
+        root = root._graph
+    order = [node for node in root if node in graph]
+    positions = [graph.nodes[node].get("position") for node in order]
+    if all(_is_int(position) for position in positions):
+        order = [node for _, node in sorted(zip(positions, order, strict=True), key=lambda pair: pair[0])]
+    rank = {node: k for k, node in enumerate(order)}
+    if all(rank[source] < rank[target] for source, target in graph.edges()):
+        return order
+    waiting = {node: len(set(graph.predecessors(node))) for node in order}
+    ready = [rank[node] for node in order if not waiting[node]]
+    stable: list[Hashable] = []
+    while ready:
+        node = order[heapq.heappop(ready)]
+        stable.append(node)
+        for reader in graph.successors(node):
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                heapq.heappush(ready, rank[reader])
+    if len(stable) < len(order):
+        cycle = [source for source, _target, *_ in nx.find_cycle(graph)]
+        raise GraphError(f"the graph has a cycle: {' -> '.join(map(repr, cycle[:8]))}{' ...' if len(cycle) > 8 else ''}")
+    return stable
+
+
+def _unread(
+    nodes: Mapping[Hashable, dict[str, Any]], wiring: Mapping[Hashable, tuple[tuple[str, ...], tuple[str, ...]]]
+) -> set[Hashable]:
+    """Nodes none of whose outputs anybody reads."""
+    read = {value for values, _ in wiring.values() for value in values}
+    return {
+        node
+        for node, normal in nodes.items()
+        if not (str(node) in read if normal["count"] == 1 else any(f"{node}:{o}" in read for o in range(normal["count"])))
+    }
+
+
+def _op(name: str, normal: Mapping[str, Any], reads: tuple[str, ...], after: tuple[str, ...], *, unread: bool) -> Op:
+    count: int = normal["count"]
+    sizes = (normal["nbytes"],) if isinstance(normal["nbytes"], int) else normal["nbytes"]
+    output = normal["output"]
+    if output is None:
+        output = unread and normal["kind"] == "op"
+    kept = output if isinstance(output, tuple) else tuple(range(count)) if output else ()
+    shapes = _per_output(normal["shape"], count, lambda item: isinstance(item, (list, tuple)))
+    dtypes = _per_output(normal["dtype"], count, lambda item: isinstance(item, str))
+    tensors = tuple(
+        Tensor(name if count == 1 else f"{name}:{o}", sizes[o], o in kept, None if shapes[o] is None else tuple(shapes[o]), dtypes[o])
+        for o in range(count)
+    )
+    return Op(
+        name=name, outputs=tensors, reads=reads, after=after, cost=normal["cost"], workspace=normal["workspace"],
+        kind=normal["kind"], phase=normal["phase"], view=normal["view"], updates=normal["updates"], inplace=normal["inplace"],
+        recomputable=normal["recomputable"], stage=normal["stage"], op=normal["op"], flops=normal["flops"], module=normal["module"],
+    )  # fmt: skip
+
+
+def _per_output(value: Any, count: int, is_item: Callable[[Any], bool]) -> tuple[Any, ...]:
+    """A report attribute for each output; what does not parse is dropped, since nothing depends on it."""
+    if isinstance(value, (list, tuple)) and len(value) == count and all(item is None or is_item(item) for item in value):
+        return tuple(value)
+    if isinstance(value, str) or (isinstance(value, (list, tuple)) and all(_is_int(d) for d in value)):
+        return (value,) * count
+    return (None,) * count

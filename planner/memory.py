@@ -1,0 +1,78 @@
+"""What a budget covers, and where buffers lie."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from planner.errors import PlannerError
+
+Scope = Literal["total", "activations"]
+
+
+class MemoryModel(msgspec.Struct, frozen=True):
+    """What counts against a budget.
+
+    Args:
+        scope: "total" counts everything; "activations" leaves residents out. Parameter gradients count in both.
+        alignment: every storage is rounded up to this many bytes, once (512 for CUDA's caching allocator).
+        reserve: bytes of the budget kept for what the graph does not show: context, libraries, fragmentation.
+
+    >>> MemoryModel(alignment=512).round_up(700)
+    1024
+    """
+
+    scope: Scope = "total"
+    alignment: int = 1
+    reserve: int = 0
+
+    def __post_init__(self) -> None:
+        if self.scope not in ("total", "activations"):
+            raise PlannerError(f"scope {self.scope!r} is not 'total' or 'activations'")
+        if not isinstance(self.alignment, int) or not 1 <= self.alignment <= 2**30:
+            raise PlannerError(f"alignment {self.alignment!r} is not a number of bytes from 1 to 2**30")
+        if not isinstance(self.reserve, int) or not 0 <= self.reserve <= 2**62:
+            raise PlannerError(f"reserve {self.reserve!r} is not a number of bytes from 0 to 2**62")
+
+    def round_up(self, nbytes: int) -> int:
+        """Bytes a storage of `nbytes` takes."""
+        return -(-nbytes // self.alignment) * self.alignment
+
+
+class Buffer(msgspec.Struct, frozen=True):
+    """One storage, or one step's workspace, with its place in the arena.
+
+    Args:
+        value: the value whose making allocated it; for workspace, the op.
+        execution: which run of that op, from 0.
+        workspace: True for the scratch bytes of one step.
+        nbytes: bytes, rounded up to the alignment.
+        start, end: Compute steps during which it is live, half-open.
+        offset: first byte in the arena, above the residents.
+    """
+
+    value: str
+    execution: int
+    workspace: bool
+    nbytes: int
+    start: int
+    end: int
+    offset: int
+
+
+class Allocation(msgspec.Struct, frozen=True):
+    """Where every buffer of a schedule lies in one arena.
+
+    Args:
+        buffers: one per storage and workspace; an output that an in-place pair would put on its input's storage has a buffer
+            of its own only where the allocator declined the pair.
+        resident_bytes: bytes of residents below the buffers (0 in scope "activations").
+        arena_bytes: resident bytes + the highest end of a buffer.
+        allocator: the name of the rule that placed them.
+    """
+
+    buffers: tuple[Buffer, ...]
+    resident_bytes: int
+    arena_bytes: int
+    allocator: str

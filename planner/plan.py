@@ -1,0 +1,137 @@
+"""A plan: what runs when, where every buffer lies, and what it takes. One JSON file holds all of it, graph included."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any, Final, Optional
+
+import msgspec
+
+from planner.errors import GraphError, PlanFileError, VerificationError
+from planner.files import write_whole
+from planner.graph import Graph, Op
+from planner.memory import Allocation, MemoryModel
+from planner.report import Report
+from planner.schedule import Schedule
+from planner.simulator import Trace, simulate
+
+FORMAT: Final = "planner-plan"
+VERSION: Final = 1
+
+
+class _PlanFile(msgspec.Struct, frozen=True):
+    format: str
+    version: int
+    fingerprint: str
+    graph_name: str
+    ops: tuple[Op, ...]
+    schedule: Schedule
+    allocation: Optional[Allocation]
+    report: Report
+    strategy: str
+    allocator: Optional[str]
+    budget: Optional[int]
+    memory: MemoryModel
+    seed: int
+    effort: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What `optimize` returns.
+
+    Args:
+        graph, schedule, allocation: the program, its steps, and the offsets (None: live bytes only).
+        report: keep-all, plan, bound and budget; `print(plan.report)`.
+        strategy, allocator, budget, memory, seed, effort: what was asked.
+    """
+
+    graph: Graph
+    schedule: Schedule
+    allocation: Allocation | None
+    report: Report
+    strategy: str
+    allocator: str | None
+    budget: int | None
+    memory: MemoryModel
+    seed: int
+    effort: float
+
+    def __str__(self) -> str:
+        return str(self.report)
+
+    def verify(self) -> Trace:
+        """Replay the plan by the judge, and hold it to every number it claims.
+
+        Raises:
+            ScheduleError: an illegal step.
+            VerificationError: overlapping or missing buffers, another peak, arena or cost than reported, or above the budget.
+        """
+        trace = simulate(self.graph, self.schedule, memory=self.memory, allocation=self.allocation)
+        arena_bytes = trace.peak_bytes if trace.arena_bytes is None else trace.arena_bytes
+        claims = self.report.plan
+        for what, claimed, found in (
+            ("peak", claims.peak_bytes, trace.peak_bytes),
+            ("arena", claims.arena_bytes, arena_bytes),
+            ("cost", claims.cost, trace.cost),
+            ("budget", self.report.budget, self.budget),
+            ("memory model", self.report.memory, self.memory),
+        ):
+            if claimed != found:
+                raise VerificationError(f"the report says {what} {claimed}, the replay finds {found}")
+        if self.budget is not None and arena_bytes + self.memory.reserve > self.budget:
+            raise VerificationError(f"arena {arena_bytes} + reserve {self.memory.reserve} is above the budget of {self.budget} bytes")
+        return trace
+
+    def to_json(self) -> bytes:
+        """The plan file: versioned, everything in it."""
+        file = _PlanFile(
+            FORMAT, VERSION, self.graph.fingerprint, self.graph.name, self.graph.ops, self.schedule, self.allocation, self.report,
+            self.strategy, self.allocator, self.budget, self.memory, self.seed, self.effort,
+        )  # fmt: skip
+        return msgspec.json.encode(file)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan file, whole or not at all.
+
+        Raises:
+            OutputError: the file cannot be written.
+        """
+        write_whole(path, self.to_json())
+
+
+def load(path: str | os.PathLike[str], graph: Graph | None = None) -> Plan:
+    """A plan from its file. Nothing in the file is executed; its claims are checked by `Plan.verify`.
+
+    Args:
+        graph: refuse a plan of any other graph.
+    Raises:
+        PlanFileError: missing, not a plan, another version, damaged, or the plan of another graph.
+    """
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except OSError as error:
+        raise PlanFileError(f"cannot read plan {str(path)!r}: {error.strerror or error}") from None
+    try:
+        head = msgspec.json.decode(content, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise PlanFileError(f"{str(path)!r} is not a plan file: {error}") from None
+    if head.get("format") != FORMAT:
+        raise PlanFileError(f"{str(path)!r} is not a plan file: format is {head.get('format')!r}, expected {FORMAT!r}")
+    if head.get("version") != VERSION:
+        raise PlanFileError(f"{str(path)!r} is a plan of version {head.get('version')!r}; this planner reads version {VERSION}: plan it again")
+    try:
+        parts = msgspec.convert(head, _PlanFile)
+        own = Graph(parts.ops, name=parts.graph_name)
+    except (msgspec.ValidationError, GraphError, RecursionError) as error:
+        raise PlanFileError(f"{str(path)!r} is damaged: {error}") from None
+    if own.fingerprint != parts.fingerprint:
+        raise PlanFileError(f"{str(path)!r} is damaged: its graph is not the one it was planned for (fingerprint)")
+    if graph is not None and graph.fingerprint != own.fingerprint:
+        raise PlanFileError(f"{str(path)!r} is the plan of another graph ({own.name!r}, not {graph.name!r}); plan this graph again")
+    return Plan(
+        own, parts.schedule, parts.allocation, parts.report, parts.strategy, parts.allocator, parts.budget, parts.memory,
+        parts.seed, parts.effort,
+    )  # fmt: skip

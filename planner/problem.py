@@ -1,0 +1,74 @@
+"""What a strategy is asked, and what it answers."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal, Optional, Protocol
+
+import msgspec
+
+from planner.graph import Graph
+from planner.memory import Allocation, MemoryModel
+from planner.schedule import Schedule
+
+Order = Literal["free", "pinned"]
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """One question to a strategy.
+
+    Args:
+        graph: the program.
+        budget: most peak bytes allowed (the user's budget less the reserve); None asks for the least peak.
+        memory: scope and alignment.
+        order: "pinned" forbids first runs in another order than the program's.
+        seed: for strategies that draw.
+        effort: work to spend, counted in moves, relative to the default 1.0.
+        deadline: `time.monotonic()` seconds after which the best so far is returned, or None.
+    """
+
+    graph: Graph
+    budget: Optional[int]
+    memory: MemoryModel = MemoryModel()
+    order: Order = "free"
+    seed: int = 0
+    effort: float = 1.0
+    deadline: Optional[float] = None
+
+    @property
+    def out_of_time(self) -> bool:
+        """True once the deadline has passed."""
+        return self.deadline is not None and time.monotonic() > self.deadline
+
+
+class Proposal(msgspec.Struct, frozen=True):
+    """A strategy's claim; the judge decides.
+
+    Args:
+        schedule: legal, with a peak within the budget.
+        cost_lower_bound: cost no plan at this budget can go below, if the strategy knows more than one run of each op.
+        peak_lower_bound: bytes no plan can go below, if it knows more than the largest working set.
+        optimal: what is proven, or None: "cost, order free", "cost, order pinned", "peak, order free", "peak, order pinned".
+        cut_short: True if the deadline stopped the search.
+    """
+
+    schedule: Schedule
+    cost_lower_bound: Optional[float] = None
+    peak_lower_bound: Optional[int] = None
+    optimal: Optional[str] = None
+    cut_short: bool = False
+
+
+class Strategy(Protocol):
+    """Problem -> Proposal. `functools.partial` carries options.
+
+    Raises InfeasibleBudget where it finds no plan within the budget, with the least peak it reached as `minimum`.
+    """
+
+    def __call__(self, problem: Problem, /) -> Proposal: ...
+
+
+class Allocator(Protocol):
+    """(graph, schedule, memory) -> offsets of every buffer."""
+
+    def __call__(self, graph: Graph, schedule: Schedule, /, *, memory: MemoryModel) -> Allocation: ...

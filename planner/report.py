@@ -1,0 +1,152 @@
+"""Keep-all, plan, lower bound and budget side by side."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import msgspec
+
+from planner.memory import MemoryModel
+from planner.units import format_bytes
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """What one schedule takes.
+
+    Args:
+        peak_bytes: most live bytes at a step.
+        arena_bytes: bytes with every buffer in its place; the peak where nothing was placed.
+        cost: in the graph's unit.
+    """
+
+    peak_bytes: int
+    arena_bytes: int
+    cost: float
+
+
+class Report(msgspec.Struct, frozen=True):
+    """A plan in numbers; printing it gives the table people read. All bytes are exact ints.
+
+    Args:
+        graph, ops: name, and number of operations (residents not counted).
+        keep_all, plan: see `Figures`.
+        peak_lower_bound: bytes no plan can go below.
+        cost_lower_bound: cost no plan at this budget can go below.
+        budget: bytes, or None: the least peak was asked for.
+        budget_text: the budget as it was written.
+        memory: scope, alignment and reserve.
+        recomputed_ops, extra_runs: ops run more than once, and their runs beyond the first.
+        peak_step, steps, peak_op: where the peak is.
+        resident_bytes, workspace_bytes: of the bytes at the peak.
+        live_at_peak: (value, bytes, "kept" or "recomputed") of the largest storages there.
+        profile_bytes: the most bytes in each of up to 60 equal stretches of the schedule.
+        optimal: what is proven, or None.
+        cut_short: True if a time limit or Ctrl-C stopped the search.
+    """
+
+    graph: str
+    ops: int
+    strategy: str
+    allocator: Optional[str]
+    keep_all: Figures
+    plan: Figures
+    peak_lower_bound: int
+    cost_lower_bound: float
+    budget: Optional[int]
+    budget_text: str
+    memory: MemoryModel
+    recomputed_ops: int
+    extra_runs: int
+    peak_step: int
+    steps: int
+    peak_op: Optional[str]
+    resident_bytes: int
+    workspace_bytes: int
+    live_at_peak: tuple[tuple[str, int, str], ...]
+    profile_bytes: tuple[int, ...]
+    optimal: Optional[str] = None
+    cut_short: bool = False
+
+    @property
+    def overhead(self) -> float:
+        """Extra cost as a fraction of keep-all's."""
+        return self.plan.cost / self.keep_all.cost - 1 if self.keep_all.cost else 0.0
+
+    @property
+    def gap(self) -> float:
+        """How far the cost may be above the best possible at this budget, as a fraction of keep-all's."""
+        return (self.plan.cost - self.cost_lower_bound) / self.keep_all.cost if self.keep_all.cost else 0.0
+
+    @property
+    def needed_bytes(self) -> int:
+        """What is held against the budget: arena + reserve."""
+        return self.plan.arena_bytes + self.memory.reserve
+
+    def __str__(self) -> str:
+        return "\n".join([self._title(), *self._table(), *self._notes()])
+
+    def _title(self) -> str:
+        packed = f"allocator {self.allocator}" if self.allocator else "live bytes only"
+        return f"Plan  {self.graph} · {self.ops:,} ops · strategy {self.strategy} · {packed} · scope {self.memory.scope}"
+
+    def _table(self) -> list[str]:
+        budget = "least peak" if self.budget is None else format_bytes(self.budget)
+        rows = [
+            ("", "keep-all", "this plan", "lower bound", "budget"),
+            ("peak", format_bytes(self.keep_all.peak_bytes), format_bytes(self.plan.peak_bytes), format_bytes(self.peak_lower_bound), ""),
+            ("arena", format_bytes(self.keep_all.arena_bytes), format_bytes(self.plan.arena_bytes), "", budget),
+            ("cost", "1.000x", f"{1 + self.overhead:.3f}x", f"{1 + self.overhead - self.gap:.3f}x", ""),
+        ]
+        if self.memory.reserve:
+            rows.insert(3, ("reserve", "", format_bytes(self.memory.reserve), "", ""))
+        widths = [max(len(row[k]) for row in rows) for k in range(5)]
+        return ["  " + "  ".join(cell.ljust(w) if k == 0 else cell.rjust(w) for k, (cell, w) in enumerate(zip(row, widths, strict=True))) for row in rows]
+
+    def _notes(self) -> list[str]:
+        notes = []
+        if self.budget is not None:
+            spare = self.budget - self.needed_bytes
+            notes.append(
+                f"  Fits {self.budget_text} = {self.budget} bytes ({self.memory.scope}), {format_bytes(spare)} spare;"
+                f" arena {self.plan.arena_bytes} bytes"
+            )
+            if self.plan == self.keep_all:
+                notes.append("  Nothing is recomputed: keep-all fits")
+        if self.plan != self.keep_all:
+            notes.append(
+                f"  {self.recomputed_ops:,} ops run again ({self.extra_runs:,} extra runs): +{100 * self.overhead:.2f} % cost;"
+                f" keep-all takes {self.keep_all.arena_bytes / self.plan.arena_bytes:.1f}x the memory"
+                if self.plan.arena_bytes
+                else f"  {self.recomputed_ops:,} ops run again"
+            )
+        notes.append(f"  Proven optimal: {self.optimal}" if self.optimal else f"  Not proven optimal: cost is at most {100 * self.gap:.2f} points above the best possible")
+        if self.cut_short:
+            notes.append("  Cut short by the time limit or Ctrl-C: more time may find a cheaper plan")
+        if self.peak_op is not None:
+            notes.append(
+                f"  Peak at step {self.peak_step + 1} of {self.steps}, op {self.peak_op}: residents {format_bytes(self.resident_bytes)},"
+                f" live {format_bytes(self.plan.peak_bytes - self.resident_bytes - self.workspace_bytes)},"
+                f" workspace {format_bytes(self.workspace_bytes)}"
+            )
+            notes.append(f"  Memory {_sparkline(self.profile_bytes)}")
+        if self.live_at_peak:
+            width = max(len(value) for value, _, _ in self.live_at_peak)
+            notes.append("  Largest live at the peak")
+            notes.extend(f"    {value.ljust(width)}  {format_bytes(nbytes):>11}  {fate}" for value, nbytes, fate in self.live_at_peak)
+        return notes
+
+
+def _sparkline(profile_bytes: tuple[int, ...]) -> str:
+    top = max(profile_bytes, default=0)
+    return "".join("▁▂▃▄▅▆▇█"[min(7, 8 * nbytes // top)] if top else "▁" for nbytes in profile_bytes)
+
+
+def profile(timeline_bytes: tuple[int, ...], width: int = 60) -> tuple[int, ...]:
+    """The most bytes in each of up to `width` equal stretches.
+
+    >>> profile((1, 5, 2, 4), width=2)
+    (5, 4)
+    """
+    count = min(width, len(timeline_bytes))
+    edges = [len(timeline_bytes) * k // count for k in range(count + 1)] if count else []
+    return tuple(max(timeline_bytes[a:b]) for a, b in zip(edges, edges[1:], strict=False))

@@ -1,0 +1,45 @@
+"""Strategies: which values stay, which are computed again and when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planner.errors import UnknownStrategy
+from planner.problem import Strategy
+from planner.search.auto import auto
+from planner.search.chen import chen_budget, chen_sqrt
+
+
+_STRATEGIES: dict[str, Strategy] = {"auto": auto, "chen-budget": chen_budget, "chen-sqrt": chen_sqrt}
+
+
+def register_strategy(name: str, strategy: Strategy) -> None:
+    """Make a strategy available by name; a later registration of the same name replaces it.
+
+    >>> from functools import partial
+    >>> register_strategy("chen-budget-fine", partial(chen_budget, sweeps=256))
+    """
+    _STRATEGIES[name] = strategy
+
+
+def strategy_names() -> tuple[str, ...]:
+    """Registered names, in order of registration."""
+    return tuple(_STRATEGIES)
+
+
+def find_strategy(strategy: str | Strategy) -> tuple[str, Strategy]:
+    """(name, callable) of a name or a callable.
+
+    Raises:
+        UnknownStrategy: lists the names there are.
+    """
+    if not isinstance(strategy, str):
+        return _name_of(strategy), strategy
+    if strategy not in _STRATEGIES:
+        raise UnknownStrategy(f"no strategy {strategy!r}; there are {', '.join(_STRATEGIES)}")
+    return strategy, _STRATEGIES[strategy]
+
+
+def _name_of(function: Any) -> str:
+    inner = getattr(function, "func", function)
+    return str(getattr(inner, "__name__", type(inner).__name__))

@@ -1,0 +1,122 @@
+"""Bytes as people write them, and back: the only place that knows units.
+
+People write `"7GB"`; programs want an exact int; reports show IEC units with two decimals. A near miss such as
+"fits at 7GiB, not at 7GB" is 7.4 %, so nothing is ever guessed: what is not understood is refused with the accepted forms.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+from typing import Union
+
+from planner.errors import UnitError
+
+Budget = Union[int, float, str]
+
+_FACTORS = {"": 1, "B": 1}
+for _power, _letter in enumerate("KMGTP", start=1):
+    _FACTORS[_letter] = _FACTORS[f"{_letter}B"] = 1000**_power
+    _FACTORS[f"{_letter}IB"] = 1024**_power
+
+_FORMS = 'write "7GB" (7e9), "7GiB" (7*2**30), bytes as an int >= 1, or a fraction as 0.4 or "40%"'
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+MAX_BYTES = 2**62
+
+
+def parse_bytes(text: int | str, *, what: str = "size") -> int:
+    """An exact number of bytes from `"7GB"`, `"1.5GiB"`, `"512 mb"`, `"123"` or an int >= 0.
+
+    Args:
+        text: the size; decimal units are powers of 1000, IEC units (`GiB`) powers of 1024. A trailing small `b`
+            after an upper-case prefix means bits to some readers, so `"7Gb"` is refused.
+        what: the word for it in an error.
+    Raises:
+        UnitError: not understood, negative, or above 2**62.
+
+    >>> parse_bytes("7GB"), parse_bytes("7GiB"), parse_bytes("1.5 MiB")
+    (7000000000, 7516192768, 1572864)
+    """
+    if isinstance(text, bool) or not isinstance(text, (int, str)):
+        raise UnitError(f"{what} {text!r} is not a size: {_FORMS}")
+    if isinstance(text, int):
+        value = Fraction(text)
+    else:
+        match = _SIZE.fullmatch(text.strip())
+        unit = match[2] if match else ""
+        bits = unit.endswith("b") and unit != unit.lower()
+        if match is None or unit.upper() not in _FACTORS or bits:
+            raise UnitError(f"{what} {text!r} is not understood{' (b reads as bits)' if bits else ''}: {_FORMS}")
+        value = Fraction(match[1]) * _FACTORS[unit.upper()]
+    if value < 0 or value > MAX_BYTES:
+        raise UnitError(f"{what} {text!r} is out of range 0..2**62 bytes: {_FORMS}")
+    return math.floor(value)
+
+
+def parse_budget(budget: Budget, keep_all_peak_bytes: int) -> int:
+    """The exact bytes of a budget; fractions are of the keep-all peak in the same scope.
+
+    Args:
+        budget: see `parse_bytes`; also a float in (0, 1], `"0.4"`, `"40%"`, and `"auto"`: the free memory of the device.
+        keep_all_peak_bytes: what 100 % means.
+    Raises:
+        UnitError: not understood, zero, negative, NaN, above 100 %, or `"auto"` with no device to ask.
+
+    >>> parse_budget("40%", 1000), parse_budget(0.4, 1000), parse_budget("2KB", 1000)
+    (400, 400, 2000)
+    """
+    fraction: Fraction | None = None
+    if isinstance(budget, float):
+        if not math.isfinite(budget):
+            raise UnitError(f"budget {budget!r} is not a size: {_FORMS}")
+        fraction = Fraction(str(budget))
+    elif isinstance(budget, str):
+        text = budget.strip()
+        if text == "auto":
+            return free_device_bytes()
+        if re.fullmatch(r"\d+(\.\d+)?\s*%", text):
+            fraction = Fraction(text[:-1].strip()) / 100
+        elif re.fullmatch(r"\d*\.\d+", text):
+            fraction = Fraction(text)
+    if fraction is not None:
+        if not 0 < fraction <= 1:
+            raise UnitError(f"budget {budget!r} is not a fraction in (0, 1]: {_FORMS}")
+        return max(1, math.floor(fraction * keep_all_peak_bytes))
+    assert not isinstance(budget, float)
+    nbytes = parse_bytes(budget, what="budget")
+    if nbytes < 1:
+        raise UnitError(f"budget {budget!r} leaves no memory at all: {_FORMS}")
+    return nbytes
+
+
+def free_device_bytes() -> int:
+    """Free bytes of the first CUDA device, as its driver tells.
+
+    Raises:
+        UnitError: no PyTorch or no such device.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise UnitError('budget "auto" asks the device through PyTorch, which is not installed: write the bytes, as "7GB"') from None
+    if not torch.cuda.is_available():
+        raise UnitError('budget "auto": no CUDA device was found: write the bytes, as "7GB"')
+    free_bytes, _total_bytes = torch.cuda.mem_get_info()
+    return int(free_bytes)
+
+
+def format_bytes(nbytes: int) -> str:
+    """IEC units with two decimals, for people.
+
+    >>> format_bytes(7_000_000_000), format_bytes(512), format_bytes(1536)
+    ('6.52 GiB', '512 B', '1.50 KiB')
+    """
+    if abs(nbytes) < 1024:
+        return f"{nbytes} B"
+    value = float(nbytes)
+    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        value /= 1024
+        if abs(value) < 1023.995 or unit == "PiB":
+            break
+    return f"{value:.2f} {unit}"

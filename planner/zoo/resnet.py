@@ -1,0 +1,94 @@
+"""Residual networks of bottleneck blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import networkx as nx
+
+from planner.errors import GraphError
+from planner.lowering.assembly import Value
+from planner.lowering.differentiate import check_optimizer, differentiate
+from planner.zoo.builder import Layers, whole_number
+
+# Blocks per stage; depth counts three convolutions a block, the stem's and the classifier.
+STAGES: Final[Mapping[int, tuple[int, ...]]] = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 1001: (3, 8, 319, 3)}
+_EXPANSION: Final = 4
+
+
+def resnet(
+    depth: int | Sequence[int],
+    *,
+    batch: int,
+    image: int = 224,
+    classes: int = 1000,
+    training: bool = True,
+    optimizer: str | None = "sgd",
+    device: str = "a100",
+) -> nx.DiGraph:
+    """ResNet v1.5, for training (with backward and update) or inference, in float32.
+
+    v1.5 has the stride in the 3x3 convolution, as torchvision and the ONNX zoo have it; v1 has it in the first 1x1.
+
+    Args:
+        depth: 50, 101, 152 or 1001 (stages 3, 8, 319, 3), or blocks per stage, such as (3, 4, 6, 3).
+        batch: images.
+        image: height and width in pixels.
+        classes: outputs of the classifier.
+        training: False gives the forward graph with running statistics and without labels.
+        optimizer: see `differentiate`.
+        device: costs are seconds on it.
+    Raises:
+        GraphError: an argument out of range, an unknown depth or device.
+    Source: He et al. 2016, table 1; the stride as in torchvision's and NVIDIA's v1.5.
+
+    >>> graph = resnet((1, 1), batch=2, image=32, classes=10)
+    >>> graph.nodes["stage2.block1.conv2"]["shape"]
+    (2, 128, 4, 4)
+    """
+    stages = _stages(depth)
+    batch, image, classes = (
+        whole_number("resnet", name, value, least=1) for name, value in (("batch", batch), ("image", image), ("classes", classes))
+    )
+    check_optimizer(optimizer)
+    layers = Layers(f"resnet:{depth if isinstance(depth, int) else '-'.join(map(str, stages))}", device=device, training=training)
+    x = layers.input("image", (batch, 3, image, image))
+    labels = layers.input("labels", (batch,), "int64") if training else None
+    x = layers.relu("stem.relu", layers.batch_norm("stem.bn", layers.conv("stem.conv", x, 64, kernel=7, stride=2, padding=3)))
+    x = layers.max_pool("stem.pool", x, kernel=3, stride=2, padding=1)
+    for stage, blocks in enumerate(stages, start=1):
+        for block in range(1, blocks + 1):
+            stride = 2 if block == 1 and stage > 1 else 1
+            x = _bottleneck(layers, f"stage{stage}.block{block}", x, width=64 << (stage - 1), stride=stride)
+    x = layers.flatten("head.flatten", layers.global_average_pool("head.pool", x))
+    x = layers.linear("head.fc", x, classes)
+    if labels is None:
+        return layers.graph
+    layers.cross_entropy("loss", x, labels)
+    return differentiate(layers.graph, loss="loss:0", optimizer=optimizer)
+
+
+def _stages(depth: int | Sequence[int]) -> tuple[int, ...]:
+    if isinstance(depth, int) and not isinstance(depth, bool):
+        if depth not in STAGES:
+            raise GraphError(f"resnet: no depth {depth}; known: {', '.join(map(str, STAGES))}, or blocks per stage such as 3-4-6-3")
+        return STAGES[depth]
+    stages = tuple(depth) if isinstance(depth, (list, tuple)) else ()
+    if not stages or len(stages) > 8 or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in stages):
+        raise GraphError(f"resnet: {depth!r} is neither a depth ({', '.join(map(str, STAGES))}) nor 1 to 8 blocks-per-stage counts >= 1")
+    return stages
+
+
+def _bottleneck(layers: Layers, name: str, x: Value, *, width: int, stride: int) -> Value:
+    """1x1, 3x3, 1x1, and a projected shortcut where the shape changes."""
+    channels = width * _EXPANSION
+    y = layers.conv(f"{name}.conv1", x, width, kernel=1)
+    y = layers.relu(f"{name}.relu1", layers.batch_norm(f"{name}.bn1", y))
+    y = layers.conv(f"{name}.conv2", y, width, kernel=3, stride=stride, padding=1)
+    y = layers.relu(f"{name}.relu2", layers.batch_norm(f"{name}.bn2", y))
+    y = layers.batch_norm(f"{name}.bn3", layers.conv(f"{name}.conv3", y, channels, kernel=1))
+    if stride != 1 or layers.shape(x)[1] != channels:
+        shortcut = layers.conv(f"{name}.shortcut.conv", x, channels, kernel=1, stride=stride)
+        x = layers.batch_norm(f"{name}.shortcut.bn", shortcut)
+    return layers.relu(f"{name}.relu3", layers.add(f"{name}.add", y, x))
