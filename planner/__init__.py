@@ -75,7 +75,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "zoo", *sorted(_HOME_OF)]  # noqa: PLE0604
+__all__ = ["__version__", "zoo", *sorted(_HOME_OF)]
 
 
 def __getattr__(name: str) -> Any:

@@ -19,12 +19,12 @@ from planner.memory import Allocation, MemoryModel
 from planner.packing import find_allocator
 from planner.plan import Plan
 from planner.problem import Allocator, Order, Problem, Proposal, Strategy
-from planner.report import Figures, Report, profile
+from planner.report import Figures, Report, replayed
 from planner.schedule import Schedule
 from planner.search import find_strategy
 from planner.simulator import Trace
 from planner.simulator import simulate as judge
-from planner.units import Budget, format_bytes, parse_budget
+from planner.units import MAX_BYTES, Budget, format_bytes, parse_budget
 
 GraphLike = Union[nx.DiGraph, Graph, str, os.PathLike[str]]
 
@@ -74,6 +74,8 @@ def optimize(
         raise PlannerError(f"effort {effort!r} is not a number above 0")
     if time_limit is not None and not time_limit > 0:
         raise PlannerError(f"time limit {time_limit!r} is not a number of seconds above 0")
+    if budget is not None:
+        parse_budget(budget, MAX_BYTES)  # refuse what is not understood before any work
     deadline = None if time_limit is None else time.monotonic() + time_limit
     work = _Work(as_graph(graph), strategy, allocator, memory)
     budget_bytes = None if budget is None else parse_budget(budget, work.keep_all.trace.peak_bytes)
@@ -148,7 +150,10 @@ class _Work:
     def __init__(self, graph: Graph, strategy: str | Strategy, allocator: str | Allocator | None, memory: MemoryModel) -> None:
         self.graph, self.memory = graph, memory
         self.strategy_name, self.strategy = find_strategy(strategy)
-        self.allocator_name, self.allocator = (None, None) if allocator is None else find_allocator(allocator)
+        self.allocator_name: str | None = None
+        self.allocator: Allocator | None = None
+        if allocator is not None:
+            self.allocator_name, self.allocator = find_allocator(allocator)
         evaluator = evaluator_of(graph, memory)
         self.keep_all = self.judged(Proposal(evaluator.schedule(evaluator.keep_all)))
 
@@ -208,20 +213,13 @@ class _Work:
             budget=budget_bytes,
             budget_text=budget_text,
             memory=self.memory,
-            recomputed_ops=len(trace.recomputed),
-            extra_runs=sum(trace.recomputed.values()),
-            peak_step=trace.peak_step,
-            steps=len(trace.timeline_bytes),
-            peak_op=trace.peak_op,
-            resident_bytes=trace.resident_bytes,
-            workspace_bytes=trace.workspace_at_peak_bytes,
             live_at_peak=tuple(
                 (value, nbytes, "recomputed" if self.graph.producer[value].name in trace.recomputed else "kept")
                 for value, nbytes in trace.live_at_peak[:8]
             ),
-            profile_bytes=profile(trace.timeline_bytes),
             optimal=optimal,
             cut_short=proposal.cut_short,
+            **replayed(trace),
         )
 
 

@@ -36,7 +36,8 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
     except OSError as error:
         if temporary is not None and os.path.exists(temporary):
             os.unlink(temporary)
-        raise OutputError(f"cannot write {str(path)!r}: {error.strerror or error}; name a file in a folder that exists and can be written") from None
+        why = error.strerror or str(error)
+        raise OutputError(f"cannot write {str(path)!r}: {why}; name a file in a folder that exists and can be written") from None
 
 
 def _umask() -> int:

@@ -283,8 +283,9 @@ def _check_versions(graph: Graph) -> None:
             if value in killer:
                 raise GraphError(f"op {op.name!r} reads {value!r} after op {killer[value]!r} updated it; order {op.name!r} before it")
         for i, o, identity in op.inplace:
-            if identity and root[op.reads[i]] in updated_roots:
-                raise GraphError(f"op {op.name!r}: identity in-place pair ({i}, {o}) on storage {root[op.reads[i]]!r}, which is updated")
+            for shared in (root[op.reads[i]], root[op.outputs[o].name]):
+                if identity and shared in updated_roots:
+                    raise GraphError(f"op {op.name!r}: identity in-place pair ({i}, {o}) on storage {shared!r}, which is updated")
         for i, _ in op.updates:
             for older in names.get(root[op.reads[i]], ()):
                 killer[older] = op.name

@@ -12,7 +12,7 @@ from planner.errors import GraphError, PlanFileError, VerificationError
 from planner.files import write_whole
 from planner.graph import Graph, Op
 from planner.memory import Allocation, MemoryModel
-from planner.report import Report
+from planner.report import Report, replayed
 from planner.schedule import Schedule
 from planner.simulator import Trace, simulate
 
@@ -66,20 +66,33 @@ class Plan:
 
         Raises:
             ScheduleError: an illegal step.
-            VerificationError: overlapping or missing buffers, another peak, arena or cost than reported, or above the budget.
+            VerificationError: overlapping or missing buffers, above the budget, or a number in the report that the replay does not
+                find: of the plan, of keep-all, or a lower bound above them.
         """
+        from planner.analysis.bounds import peak_lower_bound
+        from planner.analysis.liveness import evaluator_of
+
         trace = simulate(self.graph, self.schedule, memory=self.memory, allocation=self.allocation)
         arena_bytes = trace.peak_bytes if trace.arena_bytes is None else trace.arena_bytes
-        claims = self.report.plan
+        evaluator = evaluator_of(self.graph, self.memory)
+        keep_all = simulate(self.graph, evaluator.schedule(evaluator.keep_all), memory=self.memory)
+        report = self.report
         for what, claimed, found in (
-            ("peak", claims.peak_bytes, trace.peak_bytes),
-            ("arena", claims.arena_bytes, arena_bytes),
-            ("cost", claims.cost, trace.cost),
-            ("budget", self.report.budget, self.budget),
-            ("memory model", self.report.memory, self.memory),
+            ("peak", report.plan.peak_bytes, trace.peak_bytes),
+            ("arena", report.plan.arena_bytes, arena_bytes),
+            ("cost", report.plan.cost, trace.cost),
+            ("keep-all peak", report.keep_all.peak_bytes, keep_all.peak_bytes),
+            ("keep-all cost", report.keep_all.cost, keep_all.cost),
+            ("budget", report.budget, self.budget),
+            ("memory model", report.memory, self.memory),
+            *((name, getattr(report, name), found) for name, found in replayed(trace).items()),
         ):
             if claimed != found:
                 raise VerificationError(f"the report says {what} {claimed}, the replay finds {found}")
+        bound = peak_lower_bound(self.graph, self.memory).nbytes
+        if not bound <= report.peak_lower_bound <= min(trace.peak_bytes, keep_all.peak_bytes):
+            claim = f"the report says no plan goes below {report.peak_lower_bound} bytes"
+            raise VerificationError(f"{claim}; the largest working set is {bound}, and this plan takes {trace.peak_bytes}")
         if self.budget is not None and arena_bytes + self.memory.reserve > self.budget:
             raise VerificationError(f"arena {arena_bytes} + reserve {self.memory.reserve} is above the budget of {self.budget} bytes")
         return trace
@@ -121,7 +134,8 @@ def load(path: str | os.PathLike[str], graph: Graph | None = None) -> Plan:
     if head.get("format") != FORMAT:
         raise PlanFileError(f"{str(path)!r} is not a plan file: format is {head.get('format')!r}, expected {FORMAT!r}")
     if head.get("version") != VERSION:
-        raise PlanFileError(f"{str(path)!r} is a plan of version {head.get('version')!r}; this planner reads version {VERSION}: plan it again")
+        found = head.get("version")
+        raise PlanFileError(f"{str(path)!r} is a plan of version {found!r}; this planner reads version {VERSION}: plan it again")
     try:
         parts = msgspec.convert(head, _PlanFile)
         own = Graph(parts.ops, name=parts.graph_name)

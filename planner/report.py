@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from itertools import pairwise
+from typing import Any, Optional
 
 import msgspec
 
 from planner.memory import MemoryModel
+from planner.simulator import Trace
 from planner.units import format_bytes
 
 
@@ -100,45 +102,57 @@ class Report(msgspec.Struct, frozen=True):
         if self.memory.reserve:
             rows.insert(3, ("reserve", "", format_bytes(self.memory.reserve), "", ""))
         widths = [max(len(row[k]) for row in rows) for k in range(5)]
-        return ["  " + "  ".join(cell.ljust(w) if k == 0 else cell.rjust(w) for k, (cell, w) in enumerate(zip(row, widths, strict=True))) for row in rows]
+        return [
+            ("  " + "  ".join(cell.rjust(w) if k else cell.ljust(w) for k, (cell, w) in enumerate(zip(row, widths, strict=True)))).rstrip()
+            for row in rows
+        ]
 
     def _notes(self) -> list[str]:
+        plan, keep_all = self.plan, self.keep_all
         notes = []
         if self.budget is not None:
-            spare = self.budget - self.needed_bytes
-            notes.append(
-                f"  Fits {self.budget_text} = {self.budget} bytes ({self.memory.scope}), {format_bytes(spare)} spare;"
-                f" arena {self.plan.arena_bytes} bytes"
-            )
-            if self.plan == self.keep_all:
-                notes.append("  Nothing is recomputed: keep-all fits")
-        if self.plan != self.keep_all:
-            notes.append(
-                f"  {self.recomputed_ops:,} ops run again ({self.extra_runs:,} extra runs): +{100 * self.overhead:.2f} % cost;"
-                f" keep-all takes {self.keep_all.arena_bytes / self.plan.arena_bytes:.1f}x the memory"
-                if self.plan.arena_bytes
-                else f"  {self.recomputed_ops:,} ops run again"
-            )
-        notes.append(f"  Proven optimal: {self.optimal}" if self.optimal else f"  Not proven optimal: cost is at most {100 * self.gap:.2f} points above the best possible")
+            spare = format_bytes(self.budget - self.needed_bytes)
+            asked = f"{self.budget} bytes" if self.budget_text == str(self.budget) else f"{self.budget_text} = {self.budget} bytes"
+            notes.append(f"Fits {asked} ({self.memory.scope}), {spare} spare; arena {plan.arena_bytes} bytes")
+        if self.extra_runs:
+            times = f"; keep-all takes {keep_all.arena_bytes / plan.arena_bytes:.2f}x the memory" if plan.arena_bytes else ""
+            notes.append(f"{self.recomputed_ops:,} ops run again: +{100 * self.overhead:.2f} % cost{times}")
+        else:
+            notes.append("Nothing is recomputed")
+        if self.optimal:
+            notes.append(f"Proven optimal: {self.optimal}")
+        elif self.budget is None:
+            notes.append(f"Not proven optimal: no plan goes below {format_bytes(self.peak_lower_bound)}")
+        else:
+            notes.append(f"Not proven optimal: at most {100 * self.gap:.2f} points of cost above the best possible")
         if self.cut_short:
-            notes.append("  Cut short by the time limit or Ctrl-C: more time may find a cheaper plan")
+            notes.append("Cut short by the time limit or Ctrl-C: more time may find a better plan")
         if self.peak_op is not None:
+            live = plan.peak_bytes - self.resident_bytes - self.workspace_bytes
             notes.append(
-                f"  Peak at step {self.peak_step + 1} of {self.steps}, op {self.peak_op}: residents {format_bytes(self.resident_bytes)},"
-                f" live {format_bytes(self.plan.peak_bytes - self.resident_bytes - self.workspace_bytes)},"
-                f" workspace {format_bytes(self.workspace_bytes)}"
+                f"Peak at step {self.peak_step + 1} of {self.steps}, op {self.peak_op}: residents {format_bytes(self.resident_bytes)},"
+                f" live {format_bytes(live)}, workspace {format_bytes(self.workspace_bytes)}"
             )
-            notes.append(f"  Memory {_sparkline(self.profile_bytes)}")
+            notes.append(f"Memory {sparkline(self.profile_bytes)}")
         if self.live_at_peak:
             width = max(len(value) for value, _, _ in self.live_at_peak)
-            notes.append("  Largest live at the peak")
-            notes.extend(f"    {value.ljust(width)}  {format_bytes(nbytes):>11}  {fate}" for value, nbytes, fate in self.live_at_peak)
-        return notes
+            notes.append("Largest live at the peak")
+            notes.extend(f"  {value.ljust(width)}  {format_bytes(nbytes):>11}  {fate}" for value, nbytes, fate in self.live_at_peak)
+        return [f"  {note}" for note in notes]
 
 
-def _sparkline(profile_bytes: tuple[int, ...]) -> str:
-    top = max(profile_bytes, default=0)
-    return "".join("▁▂▃▄▅▆▇█"[min(7, 8 * nbytes // top)] if top else "▁" for nbytes in profile_bytes)
+def replayed(trace: Trace) -> dict[str, Any]:
+    """The fields of a report that follow from the judge's trace alone."""
+    return {
+        "recomputed_ops": len(trace.recomputed),
+        "extra_runs": sum(trace.recomputed.values()),
+        "peak_step": trace.peak_step,
+        "steps": len(trace.timeline_bytes),
+        "peak_op": trace.peak_op,
+        "resident_bytes": trace.resident_bytes,
+        "workspace_bytes": trace.workspace_at_peak_bytes,
+        "profile_bytes": profile(trace.timeline_bytes),
+    }
 
 
 def profile(timeline_bytes: tuple[int, ...], width: int = 60) -> tuple[int, ...]:
@@ -149,4 +163,15 @@ def profile(timeline_bytes: tuple[int, ...], width: int = 60) -> tuple[int, ...]
     """
     count = min(width, len(timeline_bytes))
     edges = [len(timeline_bytes) * k // count for k in range(count + 1)] if count else []
-    return tuple(max(timeline_bytes[a:b]) for a, b in zip(edges, edges[1:], strict=False))
+    return tuple(max(timeline_bytes[a:b]) for a, b in pairwise(edges))
+
+
+def sparkline(timeline_bytes: tuple[int, ...]) -> str:
+    """A timeline as one line of bars from zero to its peak.
+
+    >>> sparkline((0, 1, 3, 4))
+    '▁▃▆█'
+    """
+    bars = profile(timeline_bytes)
+    top = max(bars, default=0)
+    return "".join("▁▂▃▄▅▆▇█"[round(7 * nbytes / top)] if top else "▁" for nbytes in bars)

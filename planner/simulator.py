@@ -7,7 +7,7 @@ searches, the packers and the analyses it judges: if they misunderstand a rule, 
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Final, Optional
+from typing import Optional
 
 import msgspec
 

@@ -107,7 +107,8 @@ def infeasible(graph: Graph, memory: MemoryModel, *, budget: int, minimum: int |
     else:
         message = f"no plan of {found_by!r} fits {_exactly(budget)}{scope}; no plan at all goes below {_exactly(floor)}: {needs}."
     if minimum is not None:
-        message += f" Least that works: {format_bytes(minimum)} ({minimum} bytes, {found_by!r}). Raise the budget to that, or make the batch smaller."
+        least = f"Least that works: {format_bytes(minimum)} ({minimum} bytes, {found_by!r})"
+        message += f"\n{least}. Raise the budget to that, or make the batch smaller."
     return InfeasibleBudget(
         message, budget=budget, minimum=minimum, peak_lower_bound=floor, proven=proven, binding_op=bound.op, live=bound.live
     )

@@ -54,12 +54,12 @@ def place(order: Any, nbytes: Any, start: Any, end: Any, alignment: int, best: b
             chosen = cursor
         offset[buffer] = chosen
         top = max(top, chosen + size)
-        p = np.searchsorted(low[:count], chosen, side="right")
+        at = np.searchsorted(low[:count], chosen, side="right")
         for row in (low, high, birth, death):
-            row[p + 1 : count + 1] = row[p:count].copy()
-        low[p] = chosen
-        high[p] = (chosen + size + alignment - 1) // alignment * alignment
-        birth[p] = born
-        death[p] = dies
+            row[at + 1 : count + 1] = row[at:count].copy()
+        low[at] = chosen
+        high[at] = (chosen + size + alignment - 1) // alignment * alignment
+        birth[at] = born
+        death[at] = dies
         count += 1
     return top

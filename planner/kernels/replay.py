@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from planner.kernels import kernel
 
 
@@ -100,8 +98,8 @@ def _may_overwrite(
         if not permitted or g.read_value[first_read + r] != g.read_value[first_read + g.pair_in[pair]]:
             return False
     output = g.out_ptr[op] + g.pair_out[pair]
-    dying = 0
-    own = False
+    dying: int = 0
+    own: bool = False
     for f in range(free_start, free_stop):
         if freed[f] == output:
             own = True
@@ -109,7 +107,8 @@ def _may_overwrite(
             dying += 1
     if g.pair_identity[pair] and not own:
         return True
-    return dying == name_count[slot]
+    all_die: bool = dying == name_count[slot]
+    return all_die
 
 
 @kernel

@@ -184,7 +184,7 @@ class _Importer:
         layout = self.layout
         real = [node for node in layout.nodes if node.op_type != "ConstantOfShape"]
         moving = [node for node in real if node.output[0] not in layout.constants]
-        sizes = [size for node in moving for name in node.output if name and (size := self.sizes.of(name)) is not None]
+        sizes = [size for node in moving for name in node.output if name and (size := self.sizes.get(name)) is not None]
         used = {name for node in layout.nodes for name in node.input} | set(layout.outputs)
         return {
             "nodes": len(layout.nodes),
@@ -196,7 +196,7 @@ class _Importer:
         }
 
     def _size(self, name: str, where: str) -> TensorType:
-        size = self.sizes.of(name)
+        size = self.sizes.get(name)
         if size is None:
             raise GraphError(f"{where}: no size could be inferred for value {name!r}; give dims= or batch=, or simplify the file first")
         return size

@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Optional
 
 from planner.errors import GraphError
 from planner.lowering.operators import TensorType
@@ -23,14 +23,8 @@ _DTYPES: Final[Mapping[str, str]] = {
 }  # fmt: skip
 
 
-class Sizes(NamedTuple):
-    """Types of all values of a model for one choice of its free dimensions; None where inference found none."""
-
-    types: Mapping[str, TensorType | None]
-
-    def of(self, name: str) -> TensorType | None:
-        """Type of a value."""
-        return self.types.get(name)
+# Types of all values for one choice of the free dimensions; None where inference found none.
+Sizes = Mapping[str, Optional[TensorType]]
 
 
 def read_model(path: Path) -> Any:
@@ -51,12 +45,28 @@ def read_model(path: Path) -> Any:
         raise GraphError("is damaged or not an ONNX model") from None
     if not model.ir_version or not model.opset_import or not model.graph.node:
         raise GraphError("is damaged or not an ONNX model: it has no nodes or names no operator set")
+    for name in _names(model):
+        if not isinstance(name, str):  # protobuf hands over bytes that are no UTF-8 as bytes
+            raise GraphError(f"is damaged: the name {name!r} is no text")
     for tensor in model.graph.initializer:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
             if not location or not os.path.isfile(path.parent / location):
                 raise GraphError(f"initializer {tensor.name!r}: its external weights {location!r} are missing beside the file")
     return model
+
+
+def _names(model: Any) -> Iterator[Any]:
+    """Everything in the file that is used as a name."""
+    for value in (*model.graph.input, *model.graph.output, *model.graph.initializer):
+        yield value.name
+    for value in model.graph.input:
+        yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
+    for tensor in model.graph.initializer:
+        yield from (text for entry in tensor.external_data for text in (entry.key, entry.value))
+    for node in model.graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        yield from (attribute.name for attribute in node.attribute)
 
 
 def real_inputs(model: Any) -> list[Any]:
@@ -150,13 +160,14 @@ def _infer(model: Any, shapes: Mapping[str, tuple[int, ...]], *, strict: bool) -
     try:
         inferred = shape_inference.infer_shapes(bare, strict_mode=strict, data_prop=True)
     except Exception as error:  # inference, type and value errors of the C++ side have no common base
-        raise GraphError(f"shape inference failed: {' '.join(str(error).split())}") from None
+        text = " ".join(str(error).split())
+        raise GraphError(f"shape inference failed: {text if len(text) < 300 else text[:300] + ' ...'}") from None
     types: dict[str, TensorType | None] = {
         tensor.name: TensorType(tuple(tensor.dims), _dtype(tensor.data_type)) for tensor in model.graph.initializer
     }
     for value in (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output):
         types[value.name] = _tensor_type(value)
-    return Sizes(types)
+    return types
 
 
 def _tensor_type(value: Any) -> TensorType | None:
@@ -176,19 +187,14 @@ def _dtype(code: int) -> str:
     return _DTYPES.get(name, name.lower())
 
 
-def reshapes(model: Any) -> Iterator[Any]:
-    """All Reshape nodes."""
-    return (node for node in model.graph.node if node.op_type == "Reshape")
-
-
 def _check_reshapes(model: Any, before: Sizes, after: Sizes, batch: int) -> None:
     """Refuse a Reshape whose target has the file's batch written into it.
 
     It either fails at another batch, or, worse, fits it into another dimension or drops it, and what follows does not scale.
     """
-    for node in reshapes(model):
-        old_in, old_out = before.of(node.input[0]), before.of(node.output[0])
-        new_in, new_out = after.of(node.input[0]), after.of(node.output[0])
+    for node in (node for node in model.graph.node if node.op_type == "Reshape"):
+        old_in, old_out = before.get(node.input[0]), before.get(node.output[0])
+        new_in, new_out = after.get(node.input[0]), after.get(node.output[0])
         if old_in is None or old_out is None or new_in is None or old_in == new_in:
             continue
         lost = new_out is None or new_out.elements != new_in.elements

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from planner.errors import UnknownAllocator
-from planner.memory import Allocation
 from planner.packing.fit import auto, best_fit, first_fit
 from planner.problem import Allocator
 
@@ -16,7 +14,8 @@ _ALLOCATORS: dict[str, Allocator] = {"auto": auto, "first-fit": first_fit, "best
 def register_allocator(name: str, allocator: Allocator) -> None:
     """Make an allocator available by name; a later registration of the same name replaces it.
 
-    >>> register_allocator("breadth-first-fit", lambda graph, schedule, *, memory: first_fit(graph, schedule, memory=memory, order="breadth"))
+    >>> from functools import partial
+    >>> register_allocator("first-fit-breadth", partial(first_fit, order="breadth"))
     """
     _ALLOCATORS[name] = allocator
 
@@ -26,7 +25,7 @@ def allocator_names() -> tuple[str, ...]:
     return tuple(_ALLOCATORS)
 
 
-def find_allocator(allocator: str | Allocator) -> tuple[str, Callable[..., Allocation]]:
+def find_allocator(allocator: str | Allocator) -> tuple[str, Allocator]:
     """(name, callable) of a name or a callable.
 
     Raises:

@@ -9,7 +9,6 @@ from planner.problem import Strategy
 from planner.search.auto import auto
 from planner.search.chen import chen_budget, chen_sqrt
 
-
 _STRATEGIES: dict[str, Strategy] = {"auto": auto, "chen-budget": chen_budget, "chen-sqrt": chen_sqrt}
 
 

@@ -15,8 +15,8 @@ from planner.analysis.articulation import ForwardPart, forward_part
 from planner.analysis.bounds import infeasible
 from planner.analysis.encode import Flags, Ints
 from planner.analysis.liveness import Evaluator, evaluator_of
-from planner.kernels.segments import recompute_once, threshold_cuts
 from planner.errors import TimeLimit
+from planner.kernels.segments import recompute_once, threshold_cuts
 from planner.problem import Problem, Proposal
 
 Cuts = tuple[int, ...]
@@ -177,7 +177,8 @@ class _Trials:
     def _bisect(self, cuts: Cuts) -> None:
         """The shortest prefix that fits, unless even the longest one cheaper than the best plan does not."""
         too_few, enough = -1, len(cuts)
-        assert self.part is not None and self.best is not None
+        assert self.part is not None
+        assert self.best is not None
         keep_all_cost = float(self.evaluator.encoded.arrays.cost[self.evaluator.keep_all].sum())
         cheaper = max(0, int(np.searchsorted(self._prefix_costs(cuts), self.best.cost - keep_all_cost)) - 1)
         if cheaper < len(cuts):

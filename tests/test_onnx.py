@@ -1,0 +1,359 @@
+"""from_onnx on real files: counts that others made, the traps of presentation.md 1.3, and errors of one line."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from naive import keep_all
+
+from planner.errors import GraphError
+from planner.lowering.onnx import from_onnx
+from planner.lowering.schema import lower
+from planner.simulator import simulate
+
+onnx = pytest.importorskip("onnx")
+from onnx import TensorProto, helper  # noqa: E402
+
+LIGHT = (
+    "bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19", "zfnet512",
+)  # fmt: skip
+SCALING = ("densenet121", "squeezenet")
+
+
+def light(shared: Path, name: str) -> Path:
+    return shared / "data" / "graphs" / "onnx_light" / f"light_{name}.onnx"
+
+
+def manifest(shared: Path) -> dict[str, dict[str, Any]]:
+    return json.loads((shared / "data" / "graphs" / "manifest.json").read_text())  # type: ignore[no-any-return]
+
+
+def elements(graph: nx.DiGraph, node: str, output: int = 0) -> int:
+    attributes = graph.nodes[node]
+    return math.prod(attributes["shape"][output] if isinstance(attributes["nbytes"], tuple) else attributes["shape"])
+
+
+def saved(graph: nx.DiGraph) -> set[tuple[str, int]]:
+    return {
+        (u, output)
+        for u, v, edge in graph.edges(data=True)
+        if graph.nodes[u].get("kind", "op") == "op"
+        and graph.nodes[u]["phase"] in ("forward", "loss")
+        and graph.nodes[v].get("phase") == "backward"
+        for output in edge["reads"]
+    }
+
+
+# --- the nine real files ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", LIGHT)
+def test_counts_are_those_of_the_manifest(shared: Path, name: str, training: bool) -> None:
+    expected = manifest(shared)[f"onnx_light/light_{name}.onnx"]
+    source = from_onnx(light(shared, name), training=training).graph["source"]
+    for key in ("nodes", "real_nodes", "params", "bn_stats", "act_elems", "act_bytes"):
+        assert source[key] == expected[key], key
+    assert source["folded"] == expected.get("foldable", 1 if name == "inception_v1" else 0)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", LIGHT)
+def test_each_file_gives_a_legal_program(shared: Path, name: str, training: bool) -> None:
+    graph = from_onnx(light(shared, name), training=training, optimizer="adam")
+    assert [graph.nodes[n]["position"] for n in graph] == list(range(len(graph)))
+    program = lower(graph)
+    assert [op.name for op in program.ops] == list(graph)
+    assert not program.dead
+    simulate(program, keep_all(program))
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_weights_are_parameters_and_running_statistics_are_states(shared: Path, name: str) -> None:
+    expected = manifest(shared)[f"onnx_light/light_{name}.onnx"]
+    graph = from_onnx(light(shared, name))
+    kinds = {
+        kind: sum(elements(graph, n) for n, k in graph.nodes(data="kind") if k == kind and not n.endswith(("momentum",)))
+        for kind in ("parameter", "state")
+    }
+    assert kinds == {"parameter": expected["params"] - expected["bn_stats"], "state": expected["bn_stats"]}
+    updated = {n.removesuffix(".update") for n, phase in graph.nodes(data="phase") if phase == "update"} - {"barrier"}
+    assert updated == {n for n, kind in graph.nodes(data="kind") if kind == "parameter"}
+
+
+@pytest.mark.parametrize("name", SCALING)
+def test_a_batch_of_8_has_8_times_the_activations(shared: Path, name: str) -> None:
+    expected = manifest(shared)[f"onnx_light/light_{name}.onnx"]
+    source = from_onnx(light(shared, name), batch=8).graph["source"]
+    assert source["act_elems"] == expected["act_elems_batch8"] == 8 * expected["act_elems"]
+    assert source["params"] == expected["params"]
+
+
+@pytest.mark.parametrize("name", sorted(set(LIGHT) - set(SCALING)))
+@pytest.mark.parametrize("batch", [2, 8])
+def test_a_frozen_batch_is_an_error_that_names_the_reshape(shared: Path, name: str, batch: int) -> None:
+    path = light(shared, name)
+    first = next(node.name for node in onnx.load(path).graph.node if node.op_type == "Reshape" and node.input[0] != node.name)
+    with pytest.raises(GraphError, match=rf"light_{name}.onnx: node 'n\d+' \(Reshape\) has batch 1 frozen .*batch={batch}") as error:
+        from_onnx(path, batch=batch)
+    # inception_v1's first Reshape is of a weight and folds; its batch is frozen in the second.
+    assert f"'{'n140' if name == 'inception_v1' else first}'" in str(error.value)
+    assert from_onnx(path, batch=1).graph["source"] == from_onnx(path).graph["source"]
+
+
+@pytest.mark.parametrize(
+    ("name", "runtime_tensors", "runtime_elems"),
+    [
+        ("vgg19", 0, 0),
+        ("resnet50", 0, 0),
+        # onnxruntime also keeps int64 vectors that its kernels need at run time and a static plan does not:
+        # the two input lengths of each of 8 Concat, and the shape (4) before the global pool.
+        ("squeezenet", 8 + 1, 8 * 2 + 4),
+    ],
+)
+def test_backward_reads_what_onnxruntime_reads(shared: Path, name: str, runtime_tensors: int, runtime_elems: int) -> None:
+    expected = manifest(shared)[f"onnx_training/{name}_training.onnx"]
+    graph = from_onnx(light(shared, name))
+    assert len(saved(graph)) == expected["saved_tensors"] - runtime_tensors
+    assert sum(elements(graph, *value) for value in saved(graph)) == expected["saved_elems"] - runtime_elems
+
+
+def test_resnet50_is_the_same_step_from_the_file_and_from_the_zoo(shared: Path) -> None:
+    from planner import zoo
+    from planner.memory import MemoryModel
+
+    peaks = []
+    for graph in (from_onnx(light(shared, "resnet50")), zoo.resnet(50, batch=1)):
+        program = lower(graph)
+        peaks.append(simulate(program, keep_all(program), memory=MemoryModel(scope="activations")).peak_bytes)
+    # The file ends in a softmax, whose gradient and the zoo's log-probabilities are both of 1000 floats.
+    assert peaks[0] == peaks[1]
+
+
+def test_dead_masks_are_pruned_and_unused_initializers_ignored(shared: Path) -> None:
+    alexnet = from_onnx(light(shared, "bvlc_alexnet"), training=False)
+    assert len(alexnet.graph["source"]["pruned"]) == 2  # data/graphs/README.md: 2 untyped dropout masks, dead
+    assert len(from_onnx(light(shared, "resnet50")).graph["source"]["ignored"]) == 1
+    assert len(from_onnx(light(shared, "zfnet512")).graph["source"]["ignored"]) == 1
+    assert from_onnx(light(shared, "vgg19")).graph["source"]["ignored"] == ()
+
+
+def test_dropout_saves_a_bool_mask_that_can_be_drawn_again(shared: Path) -> None:
+    graph = from_onnx(light(shared, "squeezenet"))
+    drop = next(n for n, op in graph.nodes(data="op") if op == "Dropout")
+    assert graph.nodes[drop]["dtype"] == ("float32", "bool")
+    assert graph.nodes[drop]["nbytes"][0] == 4 * graph.nodes[drop]["nbytes"][1]
+    assert graph.nodes[drop].get("recomputable", True)
+    state = graph.nodes[f"{drop}.rng"]
+    assert (state["nbytes"], state["cost"], state["recomputable"]) == (16, 0.0, False)
+    assert not [n for n, op in from_onnx(light(shared, "squeezenet"), training=False).nodes(data="op") if op == "GeneratorState"]
+
+
+def test_pool_indices_take_8_bytes_each(shared: Path) -> None:
+    graph = from_onnx(light(shared, "vgg19"))
+    pools = [a for _, a in graph.nodes(data=True) if a.get("op") == "MaxPool"]
+    assert pools
+    assert all(a["nbytes"][1] == 2 * a["nbytes"][0] for a in pools)
+
+
+def test_nothing_is_written_beside_the_file_and_counts_do_not_depend_on_training(shared: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "model.onnx"
+    copy.write_bytes(light(shared, "squeezenet").read_bytes())
+    assert from_onnx(copy).graph["source"] == from_onnx(str(copy), training=False).graph["source"]
+    assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]
+
+
+# --- small models written here ---------------------------------------------------------------------------------------------
+
+
+def model(
+    nodes: list[Any], *, shape: list[Any] | None = None, initializers: list[Any] | None = None, outputs: tuple[str, ...] = ("y",), **kw: Any
+) -> Any:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape or [2, 3])],
+        [helper.make_empty_tensor_value_info(name) for name in outputs],
+        initializer=initializers or [],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8, **kw)
+
+
+def weights(name: str, *shape: int) -> Any:
+    return helper.make_tensor(name, TensorProto.FLOAT, shape, [0.0] * math.prod(shape))
+
+
+def saved_at(folder: Path, what: Any) -> Path:
+    path = folder / "m.onnx"
+    path.write_bytes(what if isinstance(what, bytes) else what.SerializeToString())
+    return path
+
+
+GEMM = [helper.make_node("Gemm", ["x", "w"], ["y"], name="fc")]
+
+
+def test_a_named_dimension_is_bound_and_a_batch_replaces_any(tmp_path: Path) -> None:
+    path = saved_at(tmp_path, model(GEMM, shape=["N", 3], initializers=[weights("w", 3, 4)]))
+    assert from_onnx(path, dims={"N": 5}, training=False).nodes["fc"]["shape"] == (5, 4)
+    assert from_onnx(path, batch=6, training=False).nodes["fc"]["shape"] == (6, 4)
+    with pytest.raises(GraphError, match=r"input 'x': dimension 0 has no size; give batch= or dims=\{'N': size\}"):
+        from_onnx(path)
+    with pytest.raises(GraphError, match="no input has a dimension named 'M'; named dimensions: N"):
+        from_onnx(path, dims={"M": 1})
+    with pytest.raises(GraphError, match="name the same dimension"):
+        from_onnx(path, dims={"N": 5}, batch=6)
+
+
+@pytest.mark.parametrize("size", [-1, 0])
+def test_a_batch_of_minus_one_in_the_file_is_no_size(tmp_path: Path, size: int) -> None:
+    path = saved_at(tmp_path, model(GEMM, shape=[size, 3], initializers=[weights("w", 3, 4)]))
+    with pytest.raises(GraphError, match="dimension 0 has no size"):
+        from_onnx(path)
+    assert from_onnx(path, batch=2, training=False).graph["source"]["act_elems"] == 8
+
+
+@pytest.mark.parametrize("batch", [0, -1, 2.5, True, "8", 2**40])
+def test_a_batch_that_is_no_count_is_refused(tmp_path: Path, batch: Any) -> None:
+    path = saved_at(tmp_path, model(GEMM, initializers=[weights("w", 3, 4)]))
+    with pytest.raises(GraphError, match="size of 'batch'"):
+        from_onnx(path, batch=batch)
+
+
+def test_a_reshape_that_folds_the_batch_into_features_is_refused(tmp_path: Path) -> None:
+    """Elements are all there, so only comparison with the file's own batch shows that the batch was lost."""
+    target = helper.make_tensor("t", TensorProto.INT64, [2], [1, -1])
+    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Reshape", ["r", "t"], ["y"], name="flat")]
+    path = saved_at(tmp_path, model(nodes, shape=[1, 3], initializers=[target]))
+    with pytest.raises(GraphError, match=r"node 'flat' \(Reshape\) has batch 1 frozen"):
+        from_onnx(path, batch=4, training=False)
+    free = saved_at(tmp_path, model(nodes, shape=["N", 3], initializers=[target]))
+    with pytest.raises(GraphError, match=r"node 'flat' \(Reshape\) has batch 1 frozen"):
+        from_onnx(free, batch=4, training=False)
+
+
+def test_a_reshape_that_keeps_the_batch_is_accepted(tmp_path: Path) -> None:
+    for target in ([-1, 3, 1], [0, 3, 1]):
+        shape = helper.make_tensor("t", TensorProto.INT64, [3], target)
+        path = saved_at(tmp_path, model([helper.make_node("Reshape", ["x", "t"], ["y"], name="r")], initializers=[shape]))
+        assert from_onnx(path, batch=4, training=False).nodes["r"]["shape"] == (4, 3, 1)
+
+
+def test_shape_arguments_are_no_tensors_and_a_reshaped_weight_is_the_weight(tmp_path: Path) -> None:
+    axes = helper.make_tensor("axes", TensorProto.INT64, [1], [0])
+    nodes = [
+        helper.make_node("Unsqueeze", ["w", "axes"], ["u"], name="unsqueeze"),
+        helper.make_node("Identity", ["u"], ["v"], name="again"),
+        helper.make_node("Mul", ["x", "v"], ["y"], name="scale"),
+    ]
+    graph = from_onnx(saved_at(tmp_path, model(nodes, initializers=[weights("w", 3), axes])))
+    assert [n for n in graph if graph.nodes[n].get("kind", "op") != "op"] == ["x", "w"]
+    assert graph.graph["source"]["folded"] == 2
+    assert graph.nodes["w"]["shape"] == (3,)
+    assert graph.nodes["scale.bwd"]["nbytes"] == 12
+    assert set(graph.predecessors("scale.bwd")) == {"loss.bwd", "x"}
+
+
+def test_an_inner_value_that_is_an_output_too_is_part_of_the_loss(tmp_path: Path) -> None:
+    nodes = [*GEMM, helper.make_node("Relu", ["y"], ["z"], name="relu")]
+    path = saved_at(tmp_path, model(nodes, initializers=[weights("w", 3, 4)], outputs=("y", "z")))
+    graph = from_onnx(path)
+    assert set(graph.predecessors("loss")) == {"relu", "y.output"}
+    assert graph.nodes["y.output"]["view"] == ((0, 0),)
+    assert set(lower(from_onnx(path, training=False)).outputs) == {"fc", "relu"}
+
+
+def test_names_with_colons_cannot_collide_with_outputs(tmp_path: Path) -> None:
+    nodes = [helper.make_node("MaxPool", ["x"], ["p"], name="p", kernel_shape=[2]), helper.make_node("Relu", ["p"], ["y"], name="p:0")]
+    graph = from_onnx(saved_at(tmp_path, model(nodes, shape=[1, 2, 4])), training=False)
+    lower(graph)
+    assert list(graph) == ["x", "p", "p_0"]
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: b"", "damaged or not an ONNX model"),
+        (lambda: b"\x00\x01 no protobuf \xff" * 9, "damaged or not an ONNX model"),
+        (lambda: b"ir_version: 8", "damaged or not an ONNX model"),
+        (lambda: model(GEMM, initializers=[weights("w", 3, 4)]).SerializeToString()[:-7], "damaged or not an ONNX model"),
+        (lambda: model(GEMM, initializers=[weights("w", 3, 4)]).SerializeToString().replace(b"fc", b"\xfc\xff"), "is damaged: the name"),
+        (lambda: model([]), "damaged or not an ONNX model: it has no nodes"),
+        (lambda: model([helper.make_node("Einsum", ["x"], ["y"], name="e", equation="ij->ji")]), r"no rule for node 'e' \(Einsum\)"),
+        (lambda: model([helper.make_node("Relu", ["x"], ["y"], name="r", domain="acme")]), r"no rule for node 'r' \(acme.Relu\)"),
+        (lambda: model([helper.make_node("Relu", ["gone"], ["y"], name="r")]), r"'r' \(Relu\) reads 'gone', which nothing"),
+        (lambda: model([helper.make_node("Relu", ["x"], ["x"], name="r")]), r"'r' \(Relu\) makes 'x', which exists"),
+        (lambda: model([helper.make_node("Relu", ["x"], ["z"], name="r")]), "output 'y' is made by no node"),
+        (lambda: model(GEMM, initializers=[weights("w", 5, 4)]), "shape inference failed: .*fc"),
+    ],
+)  # fmt: skip
+def test_a_bad_file_is_one_line_that_names_it(tmp_path: Path, build: Callable[[], Any], message: str) -> None:
+    path = saved_at(tmp_path, build())
+    with pytest.raises(GraphError, match=message) as error:
+        from_onnx(path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert "\n" not in str(error.value)
+
+
+def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.onnx", tmp_path):
+        with pytest.raises(GraphError, match=rf"^{path}: cannot be read"):
+            from_onnx(path)
+
+
+def test_every_truncation_of_a_real_file_is_refused(shared: Path, tmp_path: Path) -> None:
+    whole = light(shared, "bvlc_alexnet").read_bytes()
+    for length in range(0, len(whole), 97):
+        with pytest.raises(GraphError):
+            from_onnx(saved_at(tmp_path, whole[:length]))
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_a_damaged_file_is_read_or_refused_in_one_line(shared: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    content = bytearray(light(shared, "bvlc_alexnet").read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path = saved_at(tmp_path_factory.mktemp("damaged"), bytes(content))
+    try:
+        lower(from_onnx(path, training=False))
+    except GraphError as error:
+        assert "\n" not in str(error)  # noqa: PT017
+
+
+def test_missing_external_weights_are_named(tmp_path: Path) -> None:
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[3, 4], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="w.bin")
+    path = saved_at(tmp_path, model(GEMM, initializers=[tensor]))
+    with pytest.raises(GraphError, match=r"m.onnx: initializer 'w': its external weights 'w.bin' are missing"):
+        from_onnx(path)
+    (tmp_path / "w.bin").write_bytes(b"\0" * 48)
+    assert from_onnx(path).graph["source"]["params"] == 12
+
+
+def test_options_are_checked_before_the_file_is_read(tmp_path: Path) -> None:
+    with pytest.raises(GraphError, match="unknown optimizer 'lion'"):
+        from_onnx(tmp_path / "none.onnx", optimizer="lion")
+    with pytest.raises(GraphError, match="unknown device 'tpu'"):
+        from_onnx(tmp_path / "none.onnx", device="tpu")
+
+
+def test_without_the_onnx_package_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(GraphError, match=r"pip install 'sublinear-planner\[onnx\]'"):
+        from_onnx(saved_at(tmp_path, b"x"))
+
+
+def test_a_file_without_weights_can_be_planned_for_inference_only(tmp_path: Path) -> None:
+    path = saved_at(tmp_path, model([helper.make_node("Relu", ["x"], ["y"], name="r")]))
+    assert list(from_onnx(path, training=False)) == ["x", "r"]
+    with pytest.raises(GraphError, match="no trainable resident"):
+        from_onnx(path)

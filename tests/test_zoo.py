@@ -1,0 +1,240 @@
+"""Zoo models: sizes that others measured, structure that the literature states."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+from cases import C1, chain
+from naive import keep_all
+
+from planner import zoo
+from planner.errors import GraphError
+from planner.lowering.schema import lower
+from planner.simulator import simulate
+
+
+def elements(graph: nx.DiGraph, node: str, output: int = 0) -> int:
+    attributes = graph.nodes[node]
+    return math.prod(attributes["shape"][output] if isinstance(attributes["nbytes"], tuple) else attributes["shape"])
+
+
+def of_kind(graph: nx.DiGraph, kind: str) -> int:
+    return sum(elements(graph, n) for n, k in graph.nodes(data="kind") if k == kind)
+
+
+def of_op(graph: nx.DiGraph, *ops: str) -> int:
+    """Elements of the first outputs of forward ops of these types."""
+    return sum(elements(graph, n) for n, a in graph.nodes(data=True) if a.get("op") in ops and a["phase"] == "forward")
+
+
+def saved(graph: nx.DiGraph) -> set[tuple[str, int]]:
+    """Forward values, no residents, that a backward op reads."""
+    return {
+        (u, output)
+        for u, v, edge in graph.edges(data=True)
+        if graph.nodes[u].get("kind", "op") == "op"
+        and graph.nodes[u]["phase"] in ("forward", "loss")
+        and graph.nodes[v].get("phase") == "backward"
+        for output in edge["reads"]
+    }
+
+
+def golden(shared: Path, row: str) -> list[int]:
+    """Numbers with a thousands comma in the value column of a row of golden.md."""
+    line = next(line for line in (shared / "golden.md").read_text().splitlines() if line.startswith(f"| {row}"))
+    return [int(number.replace(",", "")) for number in re.findall(r"\d{1,3}(?:,\d{3})+", line.split("|")[2])]
+
+
+LAYERS = ("Conv", "BatchNormalization", "Relu", "Add", "MaxPool", "GlobalAveragePool", "Gemm")
+
+
+def test_resnet50_has_the_golden_sizes(shared: Path) -> None:
+    graph = zoo.resnet(50, batch=1)
+    assert [of_kind(graph, "parameter"), of_kind(graph, "state")] == golden(shared, "ResNet-50 params; BN running stats")[:2]
+    assert [of_op(graph, "Conv")] == [of_op(graph, "BatchNormalization")] == golden(shared, "ResNet-50 v1.5 conv = BN outputs")[:1]
+    parts = [of_op(graph, *LAYERS), *(of_op(graph, op) for op in ("Conv", "BatchNormalization", "Relu", "Add"))]
+    assert [*parts, of_op(graph, "MaxPool", "GlobalAveragePool", "Gemm")] == golden(shared, "ResNet-50 v1.5 all 174 op outputs")
+    assert sum(1 for _, op in graph.nodes(data="op") if op in LAYERS and not op.endswith("Grad")) - _gradient_adds(graph) == 174
+
+
+def _gradient_adds(graph: nx.DiGraph) -> int:
+    return sum(1 for _, a in graph.nodes(data=True) if a.get("op") == "Add" and a["phase"] == "backward")
+
+
+@pytest.mark.parametrize(
+    ("depth", "params", "outputs", "count"),
+    [(101, 44_549_160, 56_325_608, 344), (152, 60_192_808, 79_506_920, 514)],
+)
+def test_resnet_101_and_152_have_the_golden_sizes(shared: Path, depth: int, params: int, outputs: int, count: int) -> None:
+    graph = zoo.resnet(depth, batch=1)
+    text = (shared / "golden.md").read_text()
+    assert f"{params:,}" in text
+    assert f"{outputs:,}" in text
+    assert (of_kind(graph, "parameter"), of_op(graph, *LAYERS)) == (params, outputs)
+    assert sum(1 for _, a in graph.nodes(data=True) if a.get("op") in LAYERS and a["phase"] == "forward") == count
+
+
+def test_resnet152_parts_have_the_golden_sizes(shared: Path) -> None:
+    graph = zoo.resnet(152, batch=1)
+    assert of_kind(graph, "state") == golden(shared, "ResNet-152 params; BN stats")[1]
+    conv, relu, add, total = golden(shared, "ResNet-152 v1.5 conv / ReLU / add")
+    assert (of_op(graph, "Conv"), of_op(graph, "Relu"), of_op(graph, "Add"), of_op(graph, *LAYERS)) == (conv, relu, add, total)
+
+
+def test_multiply_adds_are_the_golden_ones(shared: Path) -> None:
+    expected = golden(shared, "multiply-adds ResNet-50 / 101 / 152")
+    for depth, multiply_adds in zip((50, 101, 152), expected, strict=True):
+        graph = zoo.resnet(depth, batch=1, training=False)
+        assert sum(a["flops"] for _, a in graph.nodes(data=True) if a.get("op") in ("Conv", "Gemm")) == 2 * multiply_adds
+
+
+def test_resnet50_backward_reads_the_212_tensors_that_onnxruntime_reads(shared: Path) -> None:
+    graph = zoo.resnet(50, batch=1)
+    assert golden(shared, "ResNet-50 training: forward tensors read by backward") == [21_180_264]
+    assert len(saved(graph)) == 212
+    assert sum(elements(graph, *value) for value in saved(graph)) == 21_180_264
+
+
+def test_resnet1001_is_the_pinned_one_and_is_built_in_seconds() -> None:
+    start = time.perf_counter()
+    graph = zoo.resnet(1001, batch=32)
+    seconds = time.perf_counter() - start
+    assert of_kind(graph, "parameter") == 376_355_880  # design.md 5
+    # Three convolutions a block, the stem's and the classifier; projections are not counted.
+    convolutions = [n for n, a in graph.nodes(data=True) if a.get("op") in ("Conv", "Gemm") and ".shortcut" not in n]
+    assert len(convolutions) == 1001
+    assert seconds < 10
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", None])
+def test_a_resnet_step_is_a_legal_program(optimizer: str | None) -> None:
+    graph = zoo.resnet((1, 2), batch=2, image=32, classes=10, optimizer=optimizer)
+    assert [graph.nodes[n]["position"] for n in graph] == list(range(len(graph)))
+    program = lower(graph)
+    assert [op.name for op in program.ops] == list(graph)
+    assert not program.dead
+    assert graph.graph["pruned"] == ()
+    simulate(program, keep_all(program))
+
+
+def test_activations_scale_with_the_batch_and_parameters_do_not() -> None:
+    one, eight = zoo.resnet(50, batch=1), zoo.resnet(50, batch=8)
+    assert of_op(eight, *LAYERS) == 8 * of_op(one, *LAYERS)
+    assert of_kind(eight, "parameter") == of_kind(one, "parameter")
+
+
+def test_replaying_a_batch_norm_leaves_the_running_statistics_alone() -> None:
+    """cases.md C9: 0.19 instead of 0.1 means that a recomputed batch norm updated them twice."""
+    graph = zoo.resnet((1,), batch=2, image=32)
+    assert graph.nodes["stem.bn"].get("updates", ()) == ()
+    stats = graph.nodes["stem.bn.stats"]
+    assert (stats["updates"], stats["recomputable"], stats["phase"]) == (((0, 0), (1, 1)), False, "forward")
+
+
+def test_inference_has_one_output_an_op_and_no_labels() -> None:
+    graph = zoo.resnet(50, batch=1, training=False)
+    assert all(isinstance(nbytes, int) for _, nbytes in graph.nodes(data="nbytes"))
+    assert "labels" not in graph
+    assert lower(graph).outputs == ("head.fc",)
+    assert {phase for _, phase in graph.nodes(data="phase")} <= {None, "forward"}
+
+
+def test_layers_name_the_block_they_are_in() -> None:
+    graph = zoo.resnet(50, batch=1)
+    for node in ("stage2.block3.conv1", "stage2.block3.conv1.bwd", "stage2.block3.bn1.stats"):
+        assert graph.nodes[node]["module"] == "stage2.block3"
+
+
+def test_explicit_stages_are_the_same_network() -> None:
+    assert lower(zoo.resnet((3, 4, 6, 3), batch=1)).ops == lower(zoo.resnet(50, batch=1)).ops
+    assert lower(zoo.resnet(50, batch=np.int64(1))).ops == lower(zoo.resnet(50, batch=1)).ops
+
+
+# --- chain -----------------------------------------------------------------------------------------------------------------
+
+
+def test_chain_of_8_is_case_c1() -> None:
+    graph = zoo.chain(8)
+    case = C1.digraph()
+    assert [n for n in graph if n != "x"] == [n for n in case if n != "x"]
+    assert set(graph.edges()) == set(case.edges())
+    program = lower(graph)
+    trace = simulate(program, keep_all(program))
+    assert (trace.peak_bytes, trace.cost) == (9, 17)  # cases.md C1: from 9 on, 17
+    assert program.outputs == ("g0",)
+
+
+def test_chain_text_of_any_length_agrees() -> None:
+    for n in (1, 2, 30):
+        words = [word.partition(":")[0] for word in chain(n).split()]
+        graph = zoo.chain(n)
+        wired = [f"{node}<{','.join(u for u, _ in graph.in_edges(node))}" for node in graph if node != "x"]
+        assert wired == words
+
+
+@pytest.mark.parametrize(
+    ("kept", "expected"), [(("in",), {"g2", "f1"}), (("out",), {"g2", "f2"}), (("in", "out"), {"g2", "f1", "f2"}), ("out", {"g2", "f2"})]
+)
+def test_chain_backward_reads_what_is_asked(kept: Any, expected: set[str]) -> None:
+    assert set(zoo.chain(3, reads=kept).predecessors("g1")) == expected
+
+
+def test_chain_sizes_and_costs_are_uniform() -> None:
+    graph = zoo.chain(3, nbytes=5, cost=2.5, input_nbytes=7)
+    assert graph.nodes["x"]["nbytes"] == 7
+    assert {(a["nbytes"], a["cost"]) for n, a in graph.nodes(data=True) if n != "x"} == {(5, 2.5)}
+    assert [graph.nodes[n]["phase"] for n in ("f3", "g3", "g2", "g0")] == ["forward", "loss", "backward", "backward"]
+
+
+# --- build -----------------------------------------------------------------------------------------------------------------
+
+
+def test_build_takes_the_names_of_the_command_line() -> None:
+    assert lower(zoo.build("chain:100")).ops == lower(zoo.chain(100)).ops
+    assert lower(zoo.build("resnet:1-2", batch=1, image=32)).ops == lower(zoo.resnet((1, 2), batch=1, image=32)).ops
+    assert len(zoo.build("resnet:50", batch=1, training=False)) == len(zoo.resnet(50, batch=1, training=False))
+
+
+def test_every_model_says_what_it_is_and_takes() -> None:
+    for model in zoo.MODELS.values():
+        assert model.description
+        assert set(model.required) <= set(model.options)
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "message"),
+    [
+        ("resnet50", {"batch": 1}, "unknown model 'resnet50'; known: chain, resnet"),
+        ("resnet", {"batch": 1}, "'resnet' needs a depth"),
+        ("resnet:", {"batch": 1}, "'resnet' needs a depth"),
+        ("resnet:3-x", {"batch": 1}, "'resnet' needs a depth"),
+        ("resnet:18", {"batch": 1}, "no depth 18; known: 50, 101, 152, 1001"),
+        ("resnet:3-0-1", {"batch": 1}, "neither a depth"),
+        ("resnet:50", {}, "'resnet' needs the option 'batch'"),
+        ("resnet:50", {"batch": 0}, "batch is 0, expected an int >= 1"),
+        ("resnet:50", {"batch": 2.5}, "batch is 2.5"),
+        ("resnet:50", {"batch": True}, "batch is True"),
+        ("resnet:50", {"batch": 1, "image": -3}, "image is -3"),
+        ("resnet:50", {"batch": 1, "reads": "in"}, "'resnet' takes no option 'reads'; it takes batch"),
+        ("resnet:50", {"batch": 1, "device": "tpu"}, "unknown device 'tpu'"),
+        ("resnet:50", {"batch": 1, "optimizer": "lion"}, "unknown optimizer 'lion'"),
+        ("resnet:50", {"batch": 1, "optimizer": "lion", "training": False}, "unknown optimizer 'lion'"),
+        ("chain:0", {}, "n is 0, expected an int >= 1"),
+        ("chain:1.5", {}, "'chain' needs a number of layers"),
+        ("chain:3", {"reads": ("side",)}, "reads is .*expected"),
+        ("chain:3", {"reads": ()}, "reads is .*expected"),
+        ("chain:3", {"cost": float("nan")}, "cost is nan"),
+        ("chain:3", {"nbytes": -1}, "nbytes is -1"),
+        ("chain:3", {"batch": 1}, "'chain' takes no option 'batch'"),
+    ],
+)
+def test_bad_specs_name_what_is_accepted(spec: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(GraphError, match=message):
+        zoo.build(spec, **options)
