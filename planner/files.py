@@ -33,11 +33,13 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
             os.fsync(file.fileno())
         os.chmod(temporary, mode & 0o777)
         os.replace(temporary, target)
+        temporary = None
     except OSError as error:
-        if temporary is not None and os.path.exists(temporary):
-            os.unlink(temporary)
         why = error.strerror or str(error)
         raise OutputError(f"cannot write {str(path)!r}: {why}; name a file in a folder that exists and can be written") from None
+    finally:
+        if temporary is not None and os.path.exists(temporary):
+            os.unlink(temporary)
 
 
 def _umask() -> int:

@@ -265,6 +265,9 @@ def _storage_roots(graph: Graph) -> dict[str, str]:
     """For each value, the value whose making allocated its storage; in-place is not decided here."""
     root = {name: name for name in graph.tensors}
     for op in graph.ops:
+        updated = [root[op.reads[i]] for i, _ in op.updates]
+        if len(set(updated)) < len(updated):
+            raise GraphError(f"op {op.name!r} updates one storage twice, through two of its inputs; make it two ops")
         for i, o in (*((i, o) for i, o, _ in op.view), *op.updates):
             root[op.outputs[o].name] = root[op.reads[i]]
     return root

@@ -8,11 +8,11 @@ from typing import Any, Final, Optional
 
 import msgspec
 
-from planner.errors import GraphError, PlanFileError, VerificationError
+from planner.errors import PlanFileError, PlannerError, VerificationError
 from planner.files import write_whole
 from planner.graph import Graph, Op
 from planner.memory import Allocation, MemoryModel
-from planner.report import Report, replayed
+from planner.report import Report, proven, replayed
 from planner.schedule import Schedule
 from planner.simulator import Trace, simulate
 
@@ -85,11 +85,16 @@ class Plan:
             ("keep-all cost", report.keep_all.cost, keep_all.cost),
             ("budget", report.budget, self.budget),
             ("memory model", report.memory, self.memory),
-            *((name, getattr(report, name), found) for name, found in replayed(trace).items()),
+            *((name, getattr(report, name), found) for name, found in replayed(self.graph, trace).items()),
         ):
             if claimed != found:
                 raise VerificationError(f"the report says {what} {claimed}, the replay finds {found}")
         bound = peak_lower_bound(self.graph, self.memory).nbytes
+        if not keep_all.cost <= report.cost_lower_bound <= trace.cost:
+            claim = f"the report says no plan costs less than {report.cost_lower_bound}"
+            raise VerificationError(f"{claim}; one run of each op costs {keep_all.cost}, and this plan {trace.cost}")
+        if report.optimal is not None and not proven(report):
+            raise VerificationError(f"the report says {report.optimal!r} is proven, but its bounds do not reach the plan")
         if not bound <= report.peak_lower_bound <= min(trace.peak_bytes, keep_all.peak_bytes):
             claim = f"the report says no plan goes below {report.peak_lower_bound} bytes"
             raise VerificationError(f"{claim}; the largest working set is {bound}, and this plan takes {trace.peak_bytes}")
@@ -139,7 +144,7 @@ def load(path: str | os.PathLike[str], graph: Graph | None = None) -> Plan:
     try:
         parts = msgspec.convert(head, _PlanFile)
         own = Graph(parts.ops, name=parts.graph_name)
-    except (msgspec.ValidationError, GraphError, RecursionError) as error:
+    except (msgspec.ValidationError, PlannerError, RecursionError) as error:
         raise PlanFileError(f"{str(path)!r} is damaged: {error}") from None
     if own.fingerprint != parts.fingerprint:
         raise PlanFileError(f"{str(path)!r} is damaged: its graph is not the one it was planned for (fingerprint)")

@@ -7,6 +7,7 @@ from typing import Any, Optional
 
 import msgspec
 
+from planner.graph import Graph
 from planner.memory import MemoryModel
 from planner.simulator import Trace
 from planner.units import format_bytes
@@ -141,8 +142,16 @@ class Report(msgspec.Struct, frozen=True):
         return [f"  {note}" for note in notes]
 
 
-def replayed(trace: Trace) -> dict[str, Any]:
-    """The fields of a report that follow from the judge's trace alone."""
+def proven(report: Report) -> bool:
+    """True if what the report calls optimal meets its lower bound."""
+    claim = report.optimal or ""
+    if claim.startswith("cost"):
+        return report.plan.cost <= report.cost_lower_bound
+    return claim.startswith("peak") and report.plan.peak_bytes <= report.peak_lower_bound
+
+
+def replayed(graph: Graph, trace: Trace) -> dict[str, Any]:
+    """The fields of a report that follow from the judge's trace."""
     return {
         "recomputed_ops": len(trace.recomputed),
         "extra_runs": sum(trace.recomputed.values()),
@@ -151,6 +160,10 @@ def replayed(trace: Trace) -> dict[str, Any]:
         "peak_op": trace.peak_op,
         "resident_bytes": trace.resident_bytes,
         "workspace_bytes": trace.workspace_at_peak_bytes,
+        "live_at_peak": tuple(
+            (value, nbytes, "recomputed" if graph.producer[value].name in trace.recomputed else "kept")
+            for value, nbytes in trace.live_at_peak[:8]
+        ),
         "profile_bytes": profile(trace.timeline_bytes),
     }
 

@@ -87,14 +87,20 @@ def simulate(
 class _Storage:
     """Bytes under one or more names."""
 
-    __slots__ = ("end", "execution", "labels", "names", "nbytes", "newest", "raw", "resident", "start", "value")
+    __slots__ = ("end", "execution", "joined", "left", "names", "nbytes", "newest", "raw", "resident", "start", "value")
 
     def __init__(self, value: str, execution: int, raw: int, nbytes: int, start: int, *, resident: bool) -> None:
         self.value, self.execution, self.raw, self.nbytes = value, execution, raw, nbytes
         self.start, self.end, self.resident = start, -1, resident
         self.names: set[str] = {value}
         self.newest = value
-        self.labels: list[tuple[int, str]] = [(start, value)]
+        self.joined: dict[str, int] = {value: start}
+        self.left: dict[str, int] = {}
+
+    def name_at(self, step: int) -> str:
+        """The newest name that is on it at a step; where only a copy of a live sibling is, the value that made it."""
+        names = [name for name, since in self.joined.items() if since <= step < self.left.get(name, step + 1)]
+        return names[-1] if names else self.value
 
 
 class _Replay:
@@ -161,6 +167,7 @@ class _Replay:
             for older in storage.names:
                 del self.live[older]
                 self.overwritten[older] = name
+                storage.left[older] = now
             storage.names = set()
         placed = set(kept)
         aliases = [(i, o, True) for i, o in op.updates] + [(i, o, False) for i, o, _offset in op.view]
@@ -247,7 +254,7 @@ class _Replay:
 
     def _join(self, value: str, storage: _Storage, now: int) -> None:
         storage.names.add(value)
-        storage.labels.append((now, value))
+        storage.joined[value] = now
         self.live[value] = storage
         self.overwritten.pop(value, None)
 
@@ -262,6 +269,7 @@ class _Replay:
             raise ScheduleError(f"frees {value!r}, which is resident", step=index, value=value)
         del self.live[value]
         storage.names.discard(value)
+        storage.left[value] = len(self.timeline)
         self._release_if_nameless(storage)
 
     def _release_if_nameless(self, storage: _Storage) -> None:
@@ -274,7 +282,7 @@ class _Replay:
         peak_bytes = max(self.timeline, default=self.resident_bytes)
         peak_step = self.timeline.index(peak_bytes) if self.timeline else -1
         at_peak = [storage for storage in self.storages if storage.start <= peak_step < storage.end]
-        live = [([name for step, name in storage.labels if step <= peak_step][-1], storage.nbytes) for storage in at_peak]
+        live = [(storage.name_at(peak_step), storage.nbytes) for storage in at_peak]
         scratch = [w for w in self.workspaces if w[3] == peak_step]
         return Trace(
             peak_bytes=peak_bytes,
@@ -300,7 +308,7 @@ def _check_allocation(replay: _Replay, allocation: Allocation, memory: MemoryMod
     found: dict[BufferKey, Buffer] = {}
     for buffer in allocation.buffers:
         key = (buffer.value, buffer.execution, buffer.workspace)
-        label = f"buffer of {'workspace of ' if buffer.workspace else ''}{buffer.value!r}, execution {buffer.execution}"
+        label = _label(buffer)
         if key in found:
             raise VerificationError(f"{label} is given twice")
         if key not in needed:
@@ -326,6 +334,10 @@ def _check_allocation(replay: _Replay, allocation: Allocation, memory: MemoryMod
     return arena_bytes
 
 
+def _label(buffer: Buffer) -> str:
+    return f"buffer of {'workspace of ' if buffer.workspace else ''}{buffer.value!r}, execution {buffer.execution}"
+
+
 def _check_overlaps(allocation: Allocation) -> None:
     """Sweep over time with the live buffers sorted by offset: where none overlap, only neighbours can begin to. O(n log n)."""
     births = sorted((b for b in allocation.buffers if b.nbytes and b.end > b.start), key=lambda b: b.start)
@@ -342,7 +354,7 @@ def _check_overlaps(allocation: Allocation) -> None:
         for other in live[max(0, place - 1) : place + 1]:
             if other.offset < buffer.offset + buffer.nbytes and buffer.offset < other.offset + other.nbytes:
                 raise VerificationError(
-                    f"buffers of {other.value!r} and {buffer.value!r} overlap at step {buffer.start}:"
+                    f"{_label(other)} and {_label(buffer)} overlap at step {buffer.start}:"
                     f" bytes [{other.offset}, {other.offset + other.nbytes}) and [{buffer.offset}, {buffer.offset + buffer.nbytes})"
                 )
         offsets.insert(place, buffer.offset)

@@ -23,6 +23,7 @@ for _power, _letter in enumerate("KMGTP", start=1):
 _FORMS = 'write "7GB" (7e9), "7GiB" (7*2**30), bytes as an int >= 1, or a fraction as 0.4 or "40%"'
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 MAX_BYTES = 2**62
+_LONGEST = 40  # characters; a longer number is no size, and costs time to read
 
 
 def parse_bytes(text: int | str, *, what: str = "size") -> int:
@@ -38,10 +39,12 @@ def parse_bytes(text: int | str, *, what: str = "size") -> int:
     >>> parse_bytes("7GB"), parse_bytes("7GiB"), parse_bytes("1.5 MiB")
     (7000000000, 7516192768, 1572864)
     """
-    if isinstance(text, bool) or not isinstance(text, (int, str)):
+    if isinstance(text, bool) or not (isinstance(text, str) or hasattr(text, "__index__")):
         raise UnitError(f"{what} {text!r} is not a size: {_FORMS}")
-    if isinstance(text, int):
-        value = Fraction(text)
+    if not isinstance(text, str):
+        value = Fraction(text.__index__())
+    elif len(text) > _LONGEST:
+        raise UnitError(f"{what} of {len(text)} characters is not understood: {_FORMS}")
     else:
         match = _SIZE.fullmatch(text.strip())
         unit = match[2] if match else ""
@@ -50,7 +53,8 @@ def parse_bytes(text: int | str, *, what: str = "size") -> int:
             raise UnitError(f"{what} {text!r} is not understood{' (b reads as bits)' if bits else ''}: {_FORMS}")
         value = Fraction(match[1]) * _FACTORS[unit.upper()]
     if value < 0 or value > MAX_BYTES:
-        raise UnitError(f"{what} {text!r} is out of range 0..2**62 bytes: {_FORMS}")
+        shown = text if isinstance(text, str) else f"below 0 or of {value.numerator.bit_length()} bits"
+        raise UnitError(f"{what} {shown} is out of range 0..2**62 bytes: {_FORMS}")
     return math.floor(value)
 
 
@@ -71,7 +75,7 @@ def parse_budget(budget: Budget, keep_all_peak_bytes: int) -> int:
         if not math.isfinite(budget):
             raise UnitError(f"budget {budget!r} is not a size: {_FORMS}")
         fraction = Fraction(str(budget))
-    elif isinstance(budget, str):
+    elif isinstance(budget, str) and len(budget) <= _LONGEST:
         text = budget.strip()
         if text == "auto":
             return free_device_bytes()

@@ -30,6 +30,7 @@ class Arrays(NamedTuple):
         alias [m]: for a view or an update, the input position it shares storage with; else -1.
         is_update [m], is_output [m], never_freed [m]: never_freed marks residents and their versions.
         root [m]: value whose making allocated the storage, in-place apart.
+        after_ptr [n+1], after_op: order-only predecessors.
         pair_ptr [n+1], pair_in, pair_out, pair_identity: in-place permissions; input position, output position, identity flag.
         cost [n], workspace [n], recomputable [n], resident [n], phase [n] (index into PHASES).
         resident_bytes [1]: what residents add to every step in this memory model.
@@ -38,6 +39,8 @@ class Arrays(NamedTuple):
     out_ptr: Ints
     read_ptr: Ints
     read_value: Ints
+    after_ptr: Ints
+    after_op: Ints
     producer: Ints
     raw_bytes: Ints
     storage_bytes: Ints
@@ -107,6 +110,8 @@ def encode(graph: Graph, memory: MemoryModel) -> Encoded:
         out_ptr=_pointers(len(op.outputs) for op in graph.ops),
         read_ptr=_pointers(len(op.reads) for op in graph.ops),
         read_value=_ints(value_index[value] for op in graph.ops for value in op.reads),
+        after_ptr=_pointers(len(op.after) for op in graph.ops),
+        after_op=_ints(op_index[name] for op in graph.ops for name in op.after),
         producer=_ints(op_index[graph.producer[name].name] for name in graph.tensors),
         raw_bytes=_ints(t.nbytes for t in tensors),
         storage_bytes=_ints(rounded),

@@ -92,8 +92,9 @@ class Evaluator:
             ScheduleError: an unknown name, or an illegal step; `simulate` says why.
         """
         sequence, free_ptr, freed = self._rows(schedule)
-        liveness = self._replay(sequence, free_ptr, freed)
-        if liveness is None:
+        protected = bool(free_ptr[0]) or bool(self.encoded.arrays.never_freed[freed].any())
+        liveness = None if protected else self._replay(sequence, free_ptr, freed)
+        if liveness is None or (freed < 0).any():  # replay marks frees of what is not live
             raise ScheduleError("the schedule is illegal; simulate() names the step")
         return liveness
 

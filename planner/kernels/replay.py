@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from planner.kernels import kernel
 
 
@@ -124,7 +126,7 @@ def replay(
             lifetime, half-open in steps.
         scratch [13, max(m, n, most reads of an op) + 1]: working memory, so that thousands of calls allocate nothing.
     Returns:
-        peak bytes, cost, number of buffers, and the first illegal step or -1.
+        peak bytes, cost, number of buffers, and the first illegal step, L where the end is illegal, or -1.
     """
     n_values = g.producer.shape[0]
     n_steps = sequence.shape[0]
@@ -142,7 +144,7 @@ def replay(
     runs[:] = 0
     name_count[:] = 0
     spare = -1  # storages given back, chained through slot_raw
-    slots = 0
+    slots = np.int64(0)
     for v in range(n_values):
         if g.resident[g.producer[v]]:
             _join(v, slots, slot_of, names, name_count)
@@ -161,6 +163,10 @@ def replay(
         n_reads = g.read_ptr[op + 1] - first_read
         if g.resident[op] or (execution > 0 and (not g.recomputable[op] or first_out == last_out)):
             return peak, cost, made, step
+        if execution == 0:
+            for before in range(g.after_ptr[op], g.after_ptr[op + 1]):
+                if runs[g.after_op[before]] == 0 and not g.resident[g.after_op[before]]:
+                    return peak, cost, made, step
         fresh = 0
         for v in range(first_out, last_out):
             if slot_of[v] >= 0:
@@ -240,4 +246,10 @@ def replay(
                 live -= slot_bytes[slot]
                 slot_raw[slot] = spare
                 spare = slot
+    for op in range(g.cost.shape[0]):  # rule 12
+        if runs[op] == 0 and not g.resident[op]:
+            return peak, cost, made, n_steps
+    for v in range(n_values):
+        if g.is_output[v] and slot_of[v] < 0:
+            return peak, cost, made, n_steps
     return peak, cost, made, -1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from planner.analysis.liveness import evaluator_of
-from planner.errors import InfeasibleBudget
+from planner.errors import InfeasibleBudget, TimeLimit
 from planner.problem import Problem, Proposal
 from planner.search.chen import chen_budget, chen_sqrt
 
@@ -13,15 +15,20 @@ def auto(problem: Problem) -> Proposal:
 
     Raises:
         InfeasibleBudget: no strategy fits; carries the least peak any of them reached.
+        TimeLimit: the deadline stopped one of them before it found a plan, and no other found one.
     """
     evaluator = evaluator_of(problem.graph, problem.memory)
     ranked: list[tuple[float, float, int, Proposal]] = []
     failures: list[InfeasibleBudget] = []
+    late: TimeLimit | None = None
     for place, strategy in enumerate((chen_sqrt, chen_budget)):
         try:
             proposal = strategy(problem)
         except InfeasibleBudget as failure:
             failures.append(failure)
+            continue
+        except TimeLimit as limit:
+            late = limit
             continue
         outcome = evaluator.evaluate(evaluator.sequence(proposal.schedule))
         assert outcome is not None
@@ -29,5 +36,9 @@ def auto(problem: Problem) -> Proposal:
         first, second = (peak_bytes, cost) if problem.budget is None else (cost, peak_bytes)
         ranked.append((first, second, place, proposal))
     if not ranked:
+        if late is not None:
+            raise late
         raise min(failures, key=lambda failure: failure.minimum or 2**63)
-    return min(ranked, key=lambda row: row[:3])[3]
+    best = min(ranked, key=lambda row: row[:3])[3]
+    cut_short = late is not None or any(row[3].cut_short for row in ranked)
+    return msgspec.structs.replace(best, cut_short=cut_short)

@@ -1,0 +1,34 @@
+"""Where the shared files are, how many tests missed them, and how hard hypothesis tries."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+ABSENT = "shared files absent"
+_SLOW_BUILDERS = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+settings.register_profile(
+    "default", max_examples=60, deadline=None, derandomize=os.environ.get("CI", "") not in ("", "0"), suppress_health_check=_SLOW_BUILDERS
+)
+settings.register_profile("thorough", max_examples=2000, deadline=None, suppress_health_check=_SLOW_BUILDERS)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of shared notes and data: `PLANNER_SHARED`, by default beside the repository."""
+    folder = Path(os.environ.get("PLANNER_SHARED") or Path(__file__).resolve().parents[1].parent / "shared")
+    if not (folder / "cases.md").is_file():
+        pytest.skip(ABSENT)
+    return folder
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line that a build can read: reports of xdist workers arrive here too."""
+    reasons = [report.longrepr for report in terminalreporter.stats.get("skipped", [])]
+    count = sum(ABSENT in (reason[2] if isinstance(reason, tuple) else str(reason)) for reason in reasons)
+    terminalreporter.write_line(f"{count} tests skipped because shared files were absent")

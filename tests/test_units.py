@@ -1,0 +1,169 @@
+"""Bytes as people write them: `users.md`, "Budget forms", and design section 5, "Budgets"."""
+
+from __future__ import annotations
+
+import math
+import sys
+import types
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.errors import PlannerError, UnitError
+from planner.units import MAX_BYTES, format_bytes, parse_budget, parse_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [
+        ("7GB", 7_000_000_000),
+        ("7G", 7_000_000_000),
+        ("7GiB", 7_516_192_768),
+        ("1.5GiB", 1_610_612_736),
+        ("512 MiB", 536_870_912),
+        ("512mb", 512_000_000),
+        ("512 mb", 512_000_000),
+        (7_000_000_000, 7_000_000_000),
+        ("7000000000", 7_000_000_000),
+        (1, 1),
+        ("1", 1),
+        ("1B", 1),
+        ("64KB", 64_000),
+        ("64kB", 64_000),
+        ("64KiB", 65_536),
+        ("2TB", 2 * 10**12),
+        ("2TiB", 2 * 2**40),
+        ("1PiB", 2**50),
+        (" 7GB ", 7_000_000_000),
+    ],
+)
+def test_a_size_is_exact_bytes(text: int | str, nbytes: int) -> None:
+    assert parse_budget(text, 10) == nbytes
+    assert parse_bytes(text) == nbytes
+
+
+@pytest.mark.parametrize("fraction", [0.4, "0.4", "40%", "40 %", ".4", "0.40", "40.0%"])
+def test_a_fraction_is_of_the_keep_all_peak(fraction: float | str) -> None:
+    assert parse_budget(fraction, 1001) == 400
+
+
+@pytest.mark.parametrize("whole", [1.0, "1.0", "100%"])
+def test_the_whole_is_the_keep_all_peak(whole: float | str) -> None:
+    assert parse_budget(whole, 123_457) == 123_457
+
+
+def test_an_int_of_one_is_a_byte_and_a_float_of_one_is_everything() -> None:
+    assert parse_budget(1, 500) == 1
+    assert parse_budget(1.0, 500) == 500
+
+
+def test_a_fraction_is_exact_where_floats_are_not() -> None:
+    assert parse_budget(0.29, 100) == 29  # floor(0.29 * 100) is 28 in floats
+    assert parse_budget("33.3%", 10**18) == 333 * 10**15
+
+
+def test_a_fraction_of_next_to_nothing_is_still_a_byte() -> None:
+    assert parse_budget(0.001, 10) == 1
+
+
+REFUSED = [
+    "7Gb", "7Mb", "7Kb", "7Gib", "-1GB", "0", 0, "0GB", 0.0, "0%", "0.0", "nan", math.nan, math.inf, -math.inf, "inf", "7 XB", 1.5, "1.5",
+    "150%", "101%", "100.1%", -1, -0.5, "-40%", "", " ", "GB", "7 G B", "1e9", "7e9", "0x10", "1,000", "7GB.", "--", "%", True, False, None,
+    [7], 2**62 + 1, "5000PiB", "9" * 40,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("budget", REFUSED, ids=repr)
+def test_anything_else_is_refused_with_the_accepted_forms(budget: object) -> None:
+    with pytest.raises(UnitError) as caught:
+        parse_budget(budget, 1000)  # type: ignore[arg-type]
+    message = str(caught.value)
+    assert "\n" not in message
+    assert all(form in message for form in ('"7GB"', '"7GiB"', '"40%"', "0.4"))
+
+
+def test_a_refusal_shows_what_was_written() -> None:
+    with pytest.raises(UnitError, match=r"7Gb.*bits"):
+        parse_budget("7Gb", 1000)
+
+
+def test_unit_errors_are_planner_errors() -> None:
+    with pytest.raises(PlannerError):
+        parse_budget("7 XB", 1)
+
+
+def test_a_size_may_be_zero_but_a_budget_may_not() -> None:
+    assert parse_bytes("0") == parse_bytes(0) == parse_bytes("0GB") == 0
+    with pytest.raises(UnitError):
+        parse_budget("0", 1)
+
+
+def test_an_error_names_what_was_parsed() -> None:
+    with pytest.raises(UnitError, match="reserve"):
+        parse_bytes("7Gb", what="reserve")
+
+
+@pytest.mark.parametrize("size", [1.5, True, None])
+def test_a_size_is_no_float(size: object) -> None:
+    with pytest.raises(UnitError):
+        parse_bytes(size)  # type: ignore[arg-type]
+
+
+def test_the_largest_size_is_accepted() -> None:
+    assert parse_bytes(MAX_BYTES) == parse_bytes(str(MAX_BYTES)) == parse_bytes("4096PiB") == 2**62
+
+
+def test_auto_without_a_device_says_what_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(UnitError, match=r'auto.*"7GB"'):
+        parse_budget("auto", 1000)
+    none = types.SimpleNamespace(cuda=types.SimpleNamespace(is_available=lambda: False))
+    monkeypatch.setitem(sys.modules, "torch", none)
+    with pytest.raises(UnitError, match=r'auto.*"7GB"'):
+        parse_budget("auto", 1000)
+
+
+def test_auto_is_the_free_memory_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = types.SimpleNamespace(is_available=lambda: True, mem_get_info=lambda: (3 * 2**30, 2**34))
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=device))
+    assert parse_budget("auto", 1000) == 3 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.00 KiB"),
+        (1536, "1.50 KiB"),
+        (2**20 - 1, "1.00 MiB"),  # never "1024.00 KiB"
+        (2**20 - 6, "1023.99 KiB"),
+        (7_000_000_000, "6.52 GiB"),
+        (6_086_532_640, "5.67 GiB"),  # cases.md, C6
+        (39_829_110_788, "37.09 GiB"),  # cases.md, C5
+        (2**62, "4096.00 PiB"),
+        (-1536, "-1.50 KiB"),
+    ],
+)
+def test_people_read_iec_units_with_two_decimals(nbytes: int, text: str) -> None:
+    assert format_bytes(nbytes) == text
+
+
+@given(st.integers(1, MAX_BYTES))
+def test_bytes_survive_as_text(nbytes: int) -> None:
+    assert parse_budget(str(nbytes), 1) == parse_budget(nbytes, 1) == parse_budget(f"{nbytes} B", 1) == nbytes
+
+
+@given(st.integers(1, 100), st.integers(1, 2**50))
+def test_percent_and_fraction_agree(percent: int, keep_all: int) -> None:
+    assert parse_budget(f"{percent}%", keep_all) == parse_budget(percent / 100, keep_all) == max(1, percent * keep_all // 100)
+
+
+@given(st.text(max_size=12))
+def test_any_text_gives_bytes_or_a_unit_error(text: str) -> None:
+    try:
+        nbytes = parse_budget(text, 1000)
+    except UnitError:
+        return
+    assert 1 <= nbytes <= MAX_BYTES
