@@ -18,8 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from planner.api import allocate as allocate
+    from planner.api import curve as curve
     from planner.api import optimize as optimize
     from planner.api import simulate as simulate
+    from planner.curves import Curve as Curve
+    from planner.curves import load_curve as load_curve
     from planner.errors import GraphError as GraphError
     from planner.errors import InfeasibleBudget as InfeasibleBudget
     from planner.errors import KernelCacheError as KernelCacheError
@@ -54,7 +57,8 @@ if TYPE_CHECKING:
     from planner.simulator import Trace as Trace
 
 _HOMES = {
-    "api": ("allocate", "optimize", "simulate"),
+    "api": ("allocate", "curve", "optimize", "simulate"),
+    "curves": ("Curve", "load_curve"),
     "errors": (
         "GraphError", "InfeasibleBudget", "KernelCacheError", "OutputError", "PlanFileError", "PlannerError", "ScheduleError",
         "TimeLimit", "UnitError", "UnknownAllocator", "UnknownStrategy", "VerificationError",

@@ -13,6 +13,7 @@ import click
 from planner import errors
 
 if TYPE_CHECKING:
+    from planner.curves import Curve
     from planner.graph import Graph
     from planner.memory import MemoryModel
 
@@ -28,6 +29,13 @@ EXIT_CODES = (
     (errors.PlannerError, 2),
 )
 
+_SEARCH_OPTIONS = (
+    click.option("--allocator", default="auto", show_default=True, help="auto, first-fit, best-fit, or none for live bytes only."),
+    click.option("--order", type=click.Choice(["free", "pinned"]), default="free", show_default=True, help="May first runs change order?"),
+    click.option("--effort", type=float, default=1.0, show_default=True, help="Search work, relative to the default."),
+    click.option("--time-limit", type=float, metavar="SECONDS", help="Return the best found by then."),
+    click.option("--seed", type=int, default=0, show_default=True),
+)
 _GRAPH_OPTIONS = (
     click.option("--batch", type=click.IntRange(min=1), help="Batch size, for zoo models and ONNX files."),
     click.option("--dim", "dims", multiple=True, metavar="NAME=N", help="Named dimension of an ONNX file; image, classes of a model."),
@@ -40,10 +48,8 @@ _MEMORY_OPTIONS = (
     click.option("--alignment", metavar="BYTES", default="1", help="Every storage is rounded up to it (512 for CUDA). [1]"),
     click.option("--reserve", metavar="SIZE", default="0", help="Bytes of the budget to leave unused. [0]"),
 )
-_OUTPUT_OPTIONS = (
-    click.option("-o", "--output", metavar="FILE", help="Write the result here."),
-    click.option("-f", "--force", is_flag=True, help="Overwrite FILE."),
-)
+_FORCE = click.option("-f", "--force", is_flag=True, help="Overwrite FILE.")
+_OUTPUT_OPTIONS = (click.option("-o", "--output", metavar="FILE", help="Write the result here."), _FORCE)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one versioned JSON object.")
 _GRAPH_HELP = "GRAPH: a zoo name such as resnet:1001, an ONNX or JSON file, or module:callable (your own code, run to return a graph)."
 _EXIT_HELP = "Exit codes: 0 fits, 1 internal error, 2 usage, 3 unreadable graph or plan, 4 infeasible, 5 time limit, 6 verification failed."
@@ -68,12 +74,7 @@ def cli() -> None:
 @click.argument("graph")
 @click.option("--budget", help='"7GB" (7e9), "7GiB" (7*2**30), bytes, "40%" or "0.4" of the keep-all peak, or "auto". [least peak]')
 @click.option("--strategy", default="auto", show_default=True, help="auto, chen-budget or chen-sqrt.")
-@click.option("--allocator", default="auto", show_default=True, help="auto, first-fit, best-fit, or none for live bytes only.")
-@click.option("--order", type=click.Choice(["free", "pinned"]), default="free", show_default=True, help="May first runs change order?")
-@click.option("--effort", type=float, default=1.0, show_default=True, help="Search work, relative to the default.")
-@click.option("--time-limit", type=float, metavar="SECONDS", help="Return the best plan found by then.")
-@click.option("--seed", type=int, default=0, show_default=True)
-@_options(_GRAPH_OPTIONS, _MEMORY_OPTIONS, _OUTPUT_OPTIONS, _JSON)
+@_options(_SEARCH_OPTIONS, _GRAPH_OPTIONS, _MEMORY_OPTIONS, _OUTPUT_OPTIONS, _JSON)
 def optimize(graph: str, budget: str | None, allocator: str, output: str | None, force: bool, as_json: bool, **options: Any) -> None:
     """Find the cheapest plan that fits a budget."""
     _check_output(output, force=force)
@@ -94,6 +95,49 @@ def optimize(graph: str, budget: str | None, allocator: str, output: str | None,
     else:
         click.echo(str(plan.report))
         click.echo(f"  Saved to {output}" if output else "  Save the plan with -o plan.json; planner verify plan.json checks it")
+
+
+@cli.command(epilog=_GRAPH_HELP)
+@click.argument("graph")
+@click.option("--budgets", default="16", show_default=True, help='How many, from least peak to keep-all; or a list: "4GB,5GB,40%".')
+@click.option("--strategies", default="auto", show_default=True, help='Names with commas between, or "all".')
+@click.option("--jobs", type=int, default=1, show_default=True, help="Processes; -1 takes every core.")
+@click.option("-o", "--output", "outputs", multiple=True, metavar="FILE", help="Write .csv, .json, .svg, .png or .pdf; may be repeated.")
+@_options(_SEARCH_OPTIONS, _GRAPH_OPTIONS, _MEMORY_OPTIONS, _FORCE, _JSON)
+def curve(graph: str, budgets: str, strategies: str, jobs: int, outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Find what memory costs: the cheapest plan at each of many budgets."""
+    for output in outputs:
+        _check_output(output, force=options["force"])
+    from planner.api import curve as find_curve
+    from planner.curves import check_path
+    from planner.search import strategy_names
+
+    for output in outputs:
+        check_path(output)
+    memory = _memory(options)
+    listed = [budget.strip() for budget in budgets.split(",") if budget.strip()]
+    with _progress("reading the graph"):
+        program = _graph(graph, options)
+    with _progress_bar("planning") as progress:
+        found = find_curve(
+            program, int(budgets) if budgets.strip().isdecimal() else listed,
+            strategies=strategy_names() if strategies == "all" else [name.strip() for name in strategies.split(",")],
+            allocator=None if options["allocator"] == "none" else options["allocator"], memory=memory, order=options["order"],
+            effort=options["effort"], time_limit=options["time_limit"], seed=options["seed"], jobs=jobs, progress=progress,
+        )  # fmt: skip
+    for output in outputs:
+        found.save(output)
+    if as_json:
+        _print_json("planner-curve", {"curve": found, "front": found.front, "files": outputs})
+    else:
+        click.echo(str(found))
+        click.echo(f"  Saved to {', '.join(outputs)}" if outputs else "  Draw the curve with -o curve.svg")
+    nothing_fits = _nothing_fits(found)
+    if nothing_fits is not None and as_json:  # one object is printed, and it says so point by point
+        click.echo(f"error: {nothing_fits}", err=True)
+        raise click.exceptions.Exit(_exit_code(nothing_fits))
+    if nothing_fits is not None:
+        raise nothing_fits
 
 
 @cli.command(epilog=_GRAPH_HELP)
@@ -138,21 +182,32 @@ def simulate(plan: str, as_json: bool) -> None:
 @cli.command(epilog=_GRAPH_HELP)
 @click.argument("plan")
 @click.option("--graph", help="Refuse the plan unless it is of this graph.")
+@click.option("--execute", is_flag=True, help="Run it too, on real bytes in one arena; they must be those of a run without a plan.")
+@click.option("--scale", type=click.IntRange(min=1), help="Divide sizes by this to run them. [as little as keeps the arena below 256 MiB]")
 @_options(_GRAPH_OPTIONS, _JSON)
-def verify(plan: str, graph: str | None, as_json: bool, **options: Any) -> None:
+def verify(plan: str, graph: str | None, execute: bool, scale: int | None, as_json: bool, **options: Any) -> None:
     """Hold a plan to every number it claims: legal steps, no two buffers overlapping, peak, arena, cost and budget."""
+    if scale is not None and not execute:
+        raise click.UsageError("--scale is for --execute; give both")
     from planner.plan import load
 
     loaded = load(plan, None if graph is None else _graph(graph, options))
     trace = loaded.verify()
     buffers = 0 if loaded.allocation is None else len(loaded.allocation.buffers)
     needed = loaded.report.needed_bytes
+    with _progress("running the plan"):
+        executed = loaded.execute(scale=scale) if execute else None
     if as_json:
-        _print_json("planner-verdict", {"ok": True, "peak_bytes": trace.peak_bytes, "needed_bytes": needed, "budget": loaded.budget})
+        verdict = {"ok": True, "peak_bytes": trace.peak_bytes, "needed_bytes": needed, "budget": loaded.budget}
+        _print_json("planner-verdict", {**verdict, **({} if executed is None else {"executed": executed})})
     else:
         fits = "least peak" if loaded.budget is None else f"within the budget of {loaded.budget} bytes"
         steps = len(trace.timeline_bytes)
         click.echo(f"ok: {steps:,} steps legal, {buffers:,} buffers without overlap, arena + reserve {needed} bytes, {fits}")
+        if executed is not None:
+            sizes = "at full size" if executed.scale == 1 else f"sizes / {executed.scale}"
+            arena = f"one arena of {executed.arena_bytes:,} bytes ({sizes})"
+            click.echo(f"ok: ran {executed.computes:,} computes in {arena}, every byte as in a run without a plan")
 
 
 @cli.command()
@@ -283,6 +338,40 @@ def _progress(what: str) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _progress_bar(what: str) -> Iterator[Callable[[int, int, str], None] | None]:
+    """A bar on standard error, for work that counts its steps; None where that is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, TimeElapsedColumn
+
+    with Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total, last: bar.update(task, completed=done, total=total, description=f"{what}, {last}")
+
+
+def _nothing_fits(found: Curve) -> errors.PlannerError | None:
+    """The error where a curve has no plan at all, so that it exits as one plan would."""
+    if any(point.status == "fits" for point in found.points):
+        return None
+    if any(point.status == "not reached" for point in found.points):
+        return errors.TimeLimit("no plan for any of the budgets was found in time; raise the limit or the budgets")
+    minimum, strategy = min((point.minimum or 0, point.strategy) for point in found.points)
+    floor = found.peak_lower_bound + found.memory.reserve
+    budget = max(point.budget for point in found.points)
+    least = f"Least that works: {minimum} bytes ({strategy!r}). Raise the budgets to that."
+    return errors.InfeasibleBudget(
+        f"no plan fits any of the budgets\n{least}", budget=budget, minimum=minimum, peak_lower_bound=floor, proven=budget < floor,
+        binding_op=None,
+    )  # fmt: skip
+
+
+def _exit_code(error: errors.PlannerError) -> int:
+    return next(code for kind, code in EXIT_CODES if isinstance(error, kind))
+
+
 def _say(error: errors.PlannerError, *, as_json: bool) -> None:
     """One line on standard error; for an infeasible budget, the least workable one on a last line of its own."""
     click.echo(f"error: {error}", err=True)
@@ -305,7 +394,7 @@ def main() -> None:
         sys.exit(130)
     except errors.PlannerError as error:
         _say(error, as_json=as_json)
-        sys.exit(next(code for kind, code in EXIT_CODES if isinstance(error, kind)))
+        sys.exit(_exit_code(error))
     except BrokenPipeError:  # the reader of our output has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)

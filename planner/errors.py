@@ -16,6 +16,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class PlannerError(Exception):
     """Base of all errors raised on purpose by this package."""
@@ -77,6 +79,13 @@ class InfeasibleBudget(PlannerError):
         super().__init__(message)
         self.budget, self.minimum, self.peak_lower_bound = budget, minimum, peak_lower_bound
         self.proven, self.binding_op, self.live = proven, binding_op, live
+
+    def __reduce__(self) -> tuple[Any, ...]:  # so that it crosses process borders whole
+        return _infeasible, (str(self), vars(self))
+
+
+def _infeasible(message: str, facts: dict[str, Any]) -> InfeasibleBudget:
+    return InfeasibleBudget(message, **facts)
 
 
 class UnknownStrategy(PlannerError):

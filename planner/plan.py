@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any, Final, Optional
+from typing import TYPE_CHECKING, Any, Final, Optional
 
 import msgspec
 
@@ -15,6 +15,9 @@ from planner.memory import Allocation, MemoryModel
 from planner.report import Report, proven, replayed
 from planner.schedule import Schedule
 from planner.simulator import Trace, simulate
+
+if TYPE_CHECKING:
+    from planner.executors.arena import Execution
 
 FORMAT: Final = "planner-plan"
 VERSION: Final = 1
@@ -101,6 +104,23 @@ class Plan:
         if self.budget is not None and arena_bytes + self.memory.reserve > self.budget:
             raise VerificationError(f"arena {arena_bytes} + reserve {self.memory.reserve} is above the budget of {self.budget} bytes")
         return trace
+
+    def execute(self, *, scale: int | None = None) -> Execution:
+        """Run the plan on real bytes in one arena; every byte must be that of a plain run. See `planner.executors.arena.execute`.
+
+        Args:
+            scale: divide all sizes by it; None: the least power of two that keeps the arena below 256 MiB.
+        Raises:
+            VerificationError: names the value whose bytes differ, and the step that damaged it.
+            PlannerError: a plan without offsets, or a scale below 1.
+        """
+        from planner.executors.arena import automatic_scale, execute
+
+        if self.allocation is None:
+            raise PlannerError("a plan with no offsets (allocator none) cannot be run; plan again with an allocator, or `allocate` it")
+        if scale is None:
+            scale = automatic_scale(self.graph, self.allocation)
+        return execute(self.graph, self.schedule, self.allocation, scale=scale)
 
     def to_json(self) -> bytes:
         """The plan file: versioned, everything in it."""

@@ -6,6 +6,7 @@ searches, the packers and the analyses it judges: if they misunderstand a rule, 
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from typing import Optional
 
@@ -117,7 +118,7 @@ class _Replay:
         self.inplace: list[tuple[int, str, str]] = []
         self.order: list[str] = []
         self.timeline: list[int] = []
-        self.cost = 0.0
+        self.costs: list[float] = []
         self.live_bytes = 0
         self.resident_bytes = 0
         for op in graph.ops:
@@ -203,7 +204,7 @@ class _Replay:
         if op.workspace:
             self.workspaces.append((name, execution, op.workspace, now))
         self.timeline.append(self.resident_bytes + self.live_bytes + scratch + op.workspace)
-        self.cost += op.cost
+        self.costs.append(op.cost)
         for storage in taken:
             self._release_if_nameless(storage)
 
@@ -290,7 +291,7 @@ class _Replay:
             peak_op=self.order[peak_step] if self.order else None,
             live_at_peak=tuple(sorted(live, key=lambda pair: (-pair[1], pair[0]))),
             workspace_at_peak_bytes=sum(w[2] for w in scratch),
-            cost=self.cost,
+            cost=math.fsum(self.costs),  # in any order of steps the same, so that bounds hold to the last bit
             timeline_bytes=tuple(self.timeline),
             resident_bytes=self.resident_bytes,
             recomputed={name: count - 1 for name, count in self.runs.items() if count > 1},

@@ -87,13 +87,16 @@ def _fresh_bytes(graph: Graph, memory: MemoryModel, op: Op) -> int:
     return sum(memory.round_up(t.nbytes) for o, t in enumerate(op.outputs) if o not in aliased and o not in granted)
 
 
-def infeasible(graph: Graph, memory: MemoryModel, *, budget: int, minimum: int | None, found_by: str) -> InfeasibleBudget:
+def infeasible(
+    graph: Graph, memory: MemoryModel, *, budget: int, minimum: int | None, found_by: str, live_fit: int | None = None
+) -> InfeasibleBudget:
     """The error that says no plan fits, why, and what would.
 
     Args:
         budget: bytes asked for, reserve included.
         minimum: least arena + reserve reached, in bytes, or None.
         found_by: the strategy that reached it.
+        live_fit: peak of a plan whose live bytes fit while its arena does not, or None.
     """
     bound = peak_lower_bound(graph, memory)
     floor = bound.nbytes + memory.reserve
@@ -106,6 +109,8 @@ def infeasible(graph: Graph, memory: MemoryModel, *, budget: int, minimum: int |
         message = f"no plan fits {_exactly(budget)}{scope}: {needs}."
     else:
         message = f"no plan of {found_by!r} fits {_exactly(budget)}{scope}; no plan at all goes below {_exactly(floor)}: {needs}."
+    if live_fit is not None:
+        message += f" Live bytes alone would fit ({live_fit} bytes): what misses is the packing of buffers into one arena."
     if minimum is not None:
         least = f"Least that works: {format_bytes(minimum)} ({minimum} bytes, {found_by!r})"
         message += f"\n{least}. Raise the budget to that, or make the batch smaller."

@@ -70,12 +70,12 @@ class Evaluator:
 
     def evaluate(self, sequence: Ints) -> tuple[int, float] | None:
         """(peak bytes, cost) of a sequence of op rows with canonical frees, or None where it is illegal."""
-        liveness = self._replay(sequence, *self._frees(sequence))
+        liveness = self._replay(sequence, *self.frees(sequence))
         return None if liveness is None else (liveness.peak_bytes, liveness.cost)
 
     def schedule(self, sequence: Ints) -> Schedule:
         """The sequence with its canonical frees (rule 11)."""
-        free_ptr, freed = self._frees(sequence)
+        free_ptr, freed = self.frees(sequence)
         self._replay(sequence, free_ptr, freed)  # marks the values that updates drop by themselves
         steps: list[Step] = []
         names, values = self.encoded.op_names, self.encoded.value_names
@@ -91,7 +91,7 @@ class Evaluator:
         Raises:
             ScheduleError: an unknown name, or an illegal step; `simulate` says why.
         """
-        sequence, free_ptr, freed = self._rows(schedule)
+        sequence, free_ptr, freed = self.rows(schedule)
         protected = bool(free_ptr[0]) or bool(self.encoded.arrays.never_freed[freed].any())
         liveness = None if protected else self._replay(sequence, free_ptr, freed)
         if liveness is None or (freed < 0).any():  # replay marks frees of what is not live
@@ -100,9 +100,14 @@ class Evaluator:
 
     def sequence(self, schedule: Schedule) -> Ints:
         """Op rows of a schedule's Compute steps."""
-        return self._rows(schedule)[0]
+        return self.rows(schedule)[0]
 
-    def _rows(self, schedule: Schedule) -> tuple[Ints, Ints, Ints]:
+    def rows(self, schedule: Schedule) -> tuple[Ints, Ints, Ints]:
+        """A schedule as op rows [L], and its frees as CSR: pointers [L+1] and value rows; frees before any step are counted by pointer 0.
+
+        Raises:
+            ScheduleError: an unknown name.
+        """
         sequence: list[int] = []
         free_ptr, freed = [0], list[int]()
         for index, step in enumerate(schedule.steps):
@@ -118,11 +123,15 @@ class Evaluator:
         as_rows = [np.array(items, dtype=np.int64) for items in (sequence, free_ptr, freed)]
         return as_rows[0], as_rows[1], as_rows[2]
 
-    def _frees(self, sequence: Ints) -> tuple[Ints, Ints]:
+    def frees(self, sequence: Ints, *, keep_outputs: bool = True) -> tuple[Ints, Ints]:
+        """Canonical frees of a sequence as CSR: pointers [L+1] and value rows; without `keep_outputs` graph outputs are freed too."""
         free_ptr = np.zeros(len(sequence) + 1, dtype=np.int64)
         freed = np.empty(int(self._touched[sequence].sum()), dtype=np.int64)
         needed = np.empty(len(self.encoded.value_names), dtype=np.bool_)
-        canonical_frees(self.encoded.arrays, sequence, needed, free_ptr, freed)
+        arrays = self.encoded.arrays
+        if not keep_outputs:
+            arrays = arrays._replace(is_output=np.zeros_like(arrays.is_output))
+        canonical_frees(arrays, sequence, needed, free_ptr, freed)
         return free_ptr, freed[: free_ptr[-1]]
 
     def _replay(self, sequence: Ints, free_ptr: Ints, freed: Ints) -> Liveness | None:

@@ -1,4 +1,4 @@
-"""Chen et al. 2016: Alg. 3 over candidate cuts, and Alg. 2 for recompute counts of 0 or 1. `g` is `analysis.encode.Arrays`."""
+"""Chen et al. 2016: Alg. 3 over candidate cuts, and Alg. 2 for any recompute counts. `g` is `analysis.encode.Arrays`."""
 
 from __future__ import annotations
 
@@ -37,39 +37,55 @@ def threshold_cuts(gap_bytes: Any, cut_bytes: Any, threshold: int, cuts: Any) ->
 
 
 @kernel
-def recompute_once(g: Any, order: Any, mirrored: Any, origin: Any, sequence: Any) -> int:
-    """Alg. 2 for m in {0, 1}: run the mirrored ops a second time, just before the first backward op that needs them.
+def recompute(g: Any, order: Any, counts: Any, origin: Any, gradient_of: Any, sequence: Any) -> int:
+    """Alg. 2: run op v again counts[v] times, each copy just before the first backward op that needs it.
+
+    Copy k of an op reads, of each predecessor, copy min(k, its count); a backward op reads the last copy of what it needs. Copies
+    are run depth first by input position, as the original's graph order has them.
 
     Args:
         order [k]: ops of one plain run, in program order.
-        mirrored [n]: ops whose values are dropped after their last forward reader.
+        counts [n]: m(v); 0 keeps the value. The original never shipped counts above 1.
         origin [n]: True for the ops of the forward part, which read first instances.
-        sequence [2k]: result.
+        gradient_of [n]: for parity with the original, the forward op of a backward op, or -1. The backward op of one that is kept reads
+            what that read, whatever was recomputed; that of any other needs its copy, read or not.
+        sequence [k + sum of counts]: result.
     Returns:
-        its length.
+        its length; copies that nobody needs are not run.
     """
-    done = np.zeros(mirrored.shape[0], np.bool_)
-    stack = np.empty(mirrored.shape[0], np.int64)
+    newest = np.zeros(counts.shape[0], np.int64)  # the newest copy run of each op
+    path_op = np.empty(counts.shape[0] + 1, np.int64)  # from a backward op down to the copy being looked at
+    path_copy = np.empty(counts.shape[0] + 1, np.int64)
+    path_read = np.empty(counts.shape[0] + 1, np.int64)
     length = 0
     for position in range(order.shape[0]):
-        op = order[position]
-        if not origin[op]:
-            needed = 0
-            top = 0
-            stack[0] = op
-            while top >= 0:
-                reader = stack[top]
-                top -= 1
-                for r in range(g.read_ptr[reader], g.read_ptr[reader + 1]):
-                    maker = g.producer[g.read_value[r]]
-                    if mirrored[maker] and not done[maker]:
-                        done[maker] = True
-                        sequence[length + needed] = maker
-                        needed += 1
-                        top += 1
-                        stack[top] = maker
-            sequence[length : length + needed] = np.sort(sequence[length : length + needed])  # ops are numbered in program order
-            length += needed
-        sequence[length] = op
-        length += 1
+        depth = 0
+        path_op[0] = order[position]
+        path_copy[0] = 0
+        path_read[0] = 0
+        while depth >= 0:
+            op = path_op[depth]
+            reads = g.read_ptr[op + 1] - g.read_ptr[op]
+            partner = gradient_of[op] if depth == 0 else -1
+            ahead = reads
+            if partner >= 0:
+                ahead = reads + 1 if counts[partner] > 0 else 0
+            if depth == 0 and origin[op]:
+                ahead = 0
+            if path_read[depth] < ahead:
+                maker = partner
+                if path_read[depth] < reads:
+                    maker = g.producer[g.read_value[g.read_ptr[op] + path_read[depth]]]
+                path_read[depth] += 1
+                target = counts[maker] if depth == 0 else min(counts[maker], path_copy[depth])
+                if newest[maker] < target:
+                    depth += 1
+                    path_op[depth] = maker
+                    path_copy[depth] = target
+                    path_read[depth] = 0
+                continue
+            newest[op] = max(newest[op], path_copy[depth])
+            sequence[length] = op
+            length += 1
+            depth -= 1
     return length

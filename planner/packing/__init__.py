@@ -6,9 +6,10 @@ from typing import Any
 
 from planner.errors import UnknownAllocator
 from planner.packing.fit import auto, best_fit, first_fit
+from planner.packing.nnvm import nnvm
 from planner.problem import Allocator
 
-_ALLOCATORS: dict[str, Allocator] = {"auto": auto, "first-fit": first_fit, "best-fit": best_fit}
+_ALLOCATORS: dict[str, Allocator] = {"auto": auto, "first-fit": first_fit, "best-fit": best_fit, "nnvm": nnvm}
 
 
 def register_allocator(name: str, allocator: Allocator) -> None:

@@ -8,8 +8,16 @@ from planner.errors import UnknownStrategy
 from planner.problem import Strategy
 from planner.search.auto import auto
 from planner.search.chen import chen_budget, chen_sqrt
+from planner.search.memonger import memonger
+from planner.search.recursive import recursive
 
-_STRATEGIES: dict[str, Strategy] = {"auto": auto, "chen-budget": chen_budget, "chen-sqrt": chen_sqrt}
+_STRATEGIES: dict[str, Strategy] = {
+    "auto": auto,
+    "chen-budget": chen_budget,
+    "chen-sqrt": chen_sqrt,
+    "recursive": recursive,
+    "memonger": memonger,
+}
 
 
 def register_strategy(name: str, strategy: Strategy) -> None:

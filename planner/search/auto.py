@@ -8,6 +8,7 @@ from planner.analysis.liveness import evaluator_of
 from planner.errors import InfeasibleBudget, TimeLimit
 from planner.problem import Problem, Proposal
 from planner.search.chen import chen_budget, chen_sqrt
+from planner.search.recursive import recursive
 
 
 def auto(problem: Problem) -> Proposal:
@@ -21,7 +22,9 @@ def auto(problem: Problem) -> Proposal:
     ranked: list[tuple[float, float, int, Proposal]] = []
     failures: list[InfeasibleBudget] = []
     late: TimeLimit | None = None
-    for place, strategy in enumerate((chen_sqrt, chen_budget)):
+    for place, strategy in enumerate((chen_sqrt, chen_budget, recursive)):
+        if strategy is recursive and ranked and problem.budget is not None:
+            break  # it runs ops more often than one extra time; only worth it where that is not enough
         try:
             proposal = strategy(problem)
         except InfeasibleBudget as failure:

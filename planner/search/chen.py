@@ -7,27 +7,16 @@ backward op that needs it. They differ in which cuts they try.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
 from planner.analysis.articulation import ForwardPart, forward_part
-from planner.analysis.bounds import infeasible
-from planner.analysis.encode import Flags, Ints
-from planner.analysis.liveness import Evaluator, evaluator_of
-from planner.errors import TimeLimit
-from planner.kernels.segments import recompute_once, threshold_cuts
+from planner.analysis.encode import Floats, Ints
+from planner.kernels.segments import recompute, threshold_cuts
 from planner.problem import Problem, Proposal
+from planner.search.trials import Candidate, Trials
 
 Cuts = tuple[int, ...]
-
-
-class Candidate(NamedTuple):
-    """One evaluated set of cuts; () is keep-all."""
-
-    peak_bytes: int
-    cost: float
-    cuts: Cuts
 
 
 def chen_sqrt(problem: Problem) -> Proposal:
@@ -40,9 +29,10 @@ def chen_sqrt(problem: Problem) -> Proposal:
     Source: Chen et al. 2016, 4.2. Ours differs: the last segment is never recomputed, segments are balanced in bytes
         over the candidates there are, and keep-all is taken where it is no worse.
     """
-    trials = _Trials(problem, "chen-sqrt")
-    if trials.part is not None:
-        trials.evaluate(_equal_cuts(trials.part))
+    trials = Trials(problem, "chen-sqrt")
+    part = forward_part(problem.graph, trials.evaluator.encoded)
+    if part is not None:
+        _Segments(trials, part).evaluate(_equal_cuts(part))
     return trials.proposal()
 
 
@@ -60,26 +50,25 @@ def chen_budget(problem: Problem, *, sweeps: int = 64) -> Proposal:
     Source: Chen et al. 2016, Alg. 3 and appendix A. Ours differs: the last segment is never recomputed, prefixes of the
         cuts are tried, and thresholds are judged by exact peak, not by x + y.
     """
-    trials = _Trials(problem, "chen-budget")
-    part = trials.part
+    trials = Trials(problem, "chen-budget")
+    part = forward_part(problem.graph, trials.evaluator.encoded)
     if part is None or not len(part.gap_bytes):
         return trials.proposal()
+    segments = _Segments(trials, part)
     count = max(8, round(sweeps * problem.effort))
     thresholds = sorted({*_appendix_thresholds(part), *_spread_thresholds(part, count)})
     try:
         for threshold in thresholds:
-            trials.try_threshold(threshold)
+            segments.try_threshold(threshold)
         for _ in range(2):  # finer between the neighbours of the best threshold
-            place = thresholds.index(trials.best_threshold) if trials.best_threshold in thresholds else 0
+            place = thresholds.index(segments.best_threshold) if segments.best_threshold in thresholds else 0
             low, high = thresholds[max(0, place - 1)], thresholds[min(len(thresholds) - 1, place + 1)]
             finer = {low + (high - low) * k // 9 for k in range(1, 9)} - set(thresholds)
             for threshold in sorted(finer):
-                trials.try_threshold(threshold)
+                segments.try_threshold(threshold)
             thresholds = sorted({*thresholds, *finer})
-    except KeyboardInterrupt:  # Ctrl-C keeps the best plan so far
-        if trials.best is None:
-            raise
-        trials.cut_short = True
+    except KeyboardInterrupt:
+        trials.interrupted()
     return trials.proposal()
 
 
@@ -117,86 +106,72 @@ def _spread_thresholds(part: ForwardPart, count: int) -> set[int]:
     return spread | {total // k for k in range(1, count // 2 + 1)}
 
 
-class _Trials:
-    """Evaluates cuts, remembers the best, and turns it into a proposal."""
+class _Segments:
+    """Cuts as candidate sequences."""
 
-    def __init__(self, problem: Problem, name: str) -> None:
-        self.problem, self.name = problem, name
-        self.evaluator: Evaluator = evaluator_of(problem.graph, problem.memory)
-        self.part = forward_part(problem.graph, self.evaluator.encoded)
-        self.seen: dict[Cuts, Candidate | None] = {}
-        self.best: Candidate | None = None
-        self.least: Candidate | None = None
+    def __init__(self, trials: Trials, part: ForwardPart) -> None:
+        self.trials, self.part = trials, part
+        self.evaluator = trials.evaluator
         self.best_threshold = -1
-        self.cut_short = False
-        if self.part is not None:
-            self._rerun_cost = np.where(self._rerun(), self.evaluator.encoded.arrays.cost, 0.0)
-        self.evaluate(())
+        arrays, keep_all = self.evaluator.encoded.arrays, self.evaluator.keep_all
+        self._keep_all_cost = float(arrays.cost[keep_all].sum())
+        runs = np.bincount(self._sequence(part.droppable.astype(np.int64)), minlength=len(arrays.cost))
+        self._rerun_cost: Floats = np.where(runs > 1, arrays.cost, 0.0)  # of ops that run again when everything is dropped
 
     def evaluate(self, cuts: Cuts) -> Candidate | None:
-        """Peak and cost of some cuts, or None where they make an illegal schedule."""
-        if cuts in self.seen:
-            return self.seen[cuts]
-        outcome = self.evaluator.evaluate(self.sequence(cuts))
-        candidate = None if outcome is None else Candidate(*outcome, cuts)
-        self.seen[cuts] = candidate
-        if candidate is not None:
-            if self.least is None or candidate[:2] < self.least[:2]:
-                self.least = candidate
-            if self.fits(candidate) and (self.best is None or self._rank(candidate) < self._rank(self.best)):
-                self.best = candidate
-        return candidate
+        """Peak and cost of the plan that keeps these cuts and everything after the last."""
+        return self.trials.evaluate(cuts, lambda: self.sequence(cuts))
 
-    def fits(self, candidate: Candidate) -> bool:
-        """Within the budget, if there is one."""
-        return self.problem.budget is None or candidate.peak_bytes <= self.problem.budget
+    def sequence(self, cuts: Cuts) -> Ints:
+        """Its op rows."""
+        if not cuts:
+            return self.evaluator.keep_all
+        counts = self.part.droppable.astype(np.int64)
+        counts[self.part.position[cuts[-1]] + 1 :] = 0
+        for cut in cuts:
+            counts[list(self.part.members[cut])] = 0
+        return self._sequence(counts)
 
-    def _rank(self, candidate: Candidate) -> tuple[float, float]:
-        """A budget asks for least cost, none for least peak."""
-        if self.problem.budget is None:
-            return candidate.peak_bytes, candidate.cost
-        return candidate.cost, candidate.peak_bytes
+    def _sequence(self, counts: Ints) -> Ints:
+        keep_all = self.evaluator.keep_all
+        sequence = np.empty(len(keep_all) + int(counts.sum()), dtype=np.int64)
+        length = recompute(self.evaluator.encoded.arrays, keep_all, counts, self.part.origin, np.full(len(counts), -1), sequence)
+        return sequence[:length]
 
     def try_threshold(self, threshold: int) -> None:
         """The cuts of one threshold, and where they fit, the shortest prefix of them that does."""
-        if self.problem.out_of_time:
-            self.cut_short = True
+        if self.trials.stop():
             return
-        assert self.part is not None
-        before = self.best
+        before = self.trials.best
         cuts = _alg3(self.part, threshold)[0]
         whole = self.evaluate(cuts)
-        if self.problem.budget is None:
+        if self.trials.problem.budget is None:
             for shorter in (cuts[:-1], cuts[:-2]):
                 self.evaluate(shorter)
-        elif whole is not None and self.fits(whole):
+        elif self.trials.fits(whole):
             self._bisect(cuts)
-        if self.best is not before:
+        if self.trials.best is not before:
             self.best_threshold = threshold
 
     def _bisect(self, cuts: Cuts) -> None:
         """The shortest prefix that fits, unless even the longest one cheaper than the best plan does not."""
         too_few, enough = -1, len(cuts)
-        assert self.part is not None
-        assert self.best is not None
-        keep_all_cost = float(self.evaluator.encoded.arrays.cost[self.evaluator.keep_all].sum())
-        cheaper = max(0, int(np.searchsorted(self._prefix_costs(cuts), self.best.cost - keep_all_cost)) - 1)
+        best = self.trials.best
+        assert best is not None  # all of the cuts fit
+        cheaper = max(0, int(np.searchsorted(self._prefix_costs(cuts), best.cost - self._keep_all_cost)) - 1)
         if cheaper < len(cuts):
-            candidate = self.evaluate(cuts[:cheaper])
-            if candidate is None or not self.fits(candidate):
+            if not self.trials.fits(self.evaluate(cuts[:cheaper])):
                 return
             enough = cheaper
         while enough - too_few > 1:
             middle = (too_few + enough) // 2
-            candidate = self.evaluate(cuts[:middle])
-            if candidate is not None and self.fits(candidate):
+            if self.trials.fits(self.evaluate(cuts[:middle])):
                 enough = middle
             else:
                 too_few = middle
 
     def _prefix_costs(self, cuts: Cuts) -> list[float]:
         """About what recomputing costs with the first 0, 1, 2, ... of the cuts: all ops before the last, members apart."""
-        assert self.part is not None
         costs = [0.0]
         reached = np.cumsum(self._rerun_cost)
         saved = 0.0
@@ -204,42 +179,3 @@ class _Trials:
             saved += float(self._rerun_cost[list(self.part.members[cut])].sum())
             costs.append(max(costs[-1], float(reached[self.part.position[cut]]) - saved))
         return costs
-
-    def sequence(self, cuts: Cuts) -> Ints:
-        """Op rows of the plan that keeps these cuts and everything after the last."""
-        evaluator, part = self.evaluator, self.part
-        if not cuts or part is None:
-            return evaluator.keep_all
-        mirrored = part.droppable.copy()
-        mirrored[part.position[cuts[-1]] + 1 :] = False
-        for cut in cuts:
-            mirrored[list(part.members[cut])] = False
-        sequence = np.empty(2 * len(evaluator.keep_all), dtype=np.int64)
-        length = recompute_once(evaluator.encoded.arrays, evaluator.keep_all, mirrored, part.origin, sequence)
-        return sequence[:length]
-
-    def _rerun(self) -> Flags:
-        """Ops that run again when everything droppable is dropped."""
-        assert self.part is not None
-        arrays, keep_all = self.evaluator.encoded.arrays, self.evaluator.keep_all
-        sequence = np.empty(2 * len(keep_all), dtype=np.int64)
-        length = recompute_once(arrays, keep_all, self.part.droppable, self.part.origin, sequence)
-        runs: Flags = np.bincount(sequence[:length], minlength=len(arrays.cost)) > 1
-        return runs
-
-    def proposal(self) -> Proposal:
-        """The best plan found.
-
-        Raises:
-            InfeasibleBudget: none fits.
-            TimeLimit: none fits among those the deadline left time for.
-        """
-        problem = self.problem
-        if self.best is None and self.cut_short:
-            raise TimeLimit(f"{self.name!r} found no plan within the budget before the time limit; raise the limit or the budget")
-        if self.best is None:
-            least = None if self.least is None else self.least.peak_bytes + problem.memory.reserve
-            budget = (problem.budget or 0) + problem.memory.reserve
-            raise infeasible(problem.graph, problem.memory, budget=budget, minimum=least, found_by=self.name)
-        return Proposal(self.evaluator.schedule(self.sequence(self.best.cuts)), cut_short=self.cut_short)
-

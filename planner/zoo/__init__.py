@@ -14,9 +14,11 @@ import networkx as nx
 
 from planner.errors import GraphError
 from planner.zoo.chain import chain
+from planner.zoo.lstm import lstm
+from planner.zoo.mxnet import inception_bn, mxnet_lstm, mxnet_resnet
 from planner.zoo.resnet import STAGES, resnet
 
-__all__ = ["MODELS", "Model", "build", "chain", "resnet"]
+__all__ = ["MODELS", "Model", "build", "chain", "inception_bn", "lstm", "mxnet_lstm", "mxnet_resnet", "resnet"]
 
 
 @final
@@ -26,14 +28,14 @@ class Model:
 
     Args:
         build: makes the DAG from one argument and options.
-        parse: the argument from its text.
+        parse: the argument from its text; None: it takes options only, and its name stands alone.
         argument: what the text must be, for people.
         description: one line.
         options: keyword options it takes; `required` must be given.
     """
 
     build: Callable[..., nx.DiGraph]
-    parse: Callable[[str], Any]
+    parse: Callable[[str], Any] | None
     argument: str
     description: str
     options: tuple[str, ...]
@@ -41,7 +43,11 @@ class Model:
 
 
 def _blocks(text: str) -> int | tuple[int, ...]:
-    return tuple(int(part) for part in text.split("-")) if "-" in text else int(text)
+    return _stages(text) if "-" in text else int(text)
+
+
+def _stages(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split("-"))
 
 
 MODELS: Final[Mapping[str, Model]] = MappingProxyType(
@@ -54,6 +60,23 @@ MODELS: Final[Mapping[str, Model]] = MappingProxyType(
             resnet, _blocks, f"a depth ({', '.join(map(str, STAGES))}) or blocks per stage, e.g. resnet:3-4-6-3",
             "ResNet v1.5 of bottleneck blocks, a whole training step.",
             ("batch", "image", "classes", "training", "optimizer", "device"), ("batch",),
+        ),
+        "lstm": Model(
+            lstm, int, "a number of time steps, e.g. lstm:64", "Unrolled LSTM with a loss at each step, a whole training step.",
+            ("batch", "layers", "hidden", "features", "classes", "training", "optimizer", "device"), ("batch",),
+        ),
+        "mxnet_resnet": Model(
+            mxnet_resnet, _stages, "blocks per stage, e.g. mxnet_resnet:15-120-180-15",
+            "ResNet of Chen et al. 2016 as MXNet 1.5.1 planned it, forward and backward.", ("batch", "image", "classes", "device"),
+        ),
+        "mxnet_lstm": Model(
+            mxnet_lstm, int, "a number of time steps, e.g. mxnet_lstm:64",
+            "LSTM of Chen et al. 2016 as MXNet 1.5.1 planned it, forward and backward.",
+            ("batch", "layers", "hidden", "features", "embed", "classes", "device"),
+        ),
+        "inception_bn": Model(
+            inception_bn, None, "no argument", "Inception-BN of MXNet's memory-cost example, forward and backward.",
+            ("batch", "image", "classes", "device"),
         ),
     }
 )  # fmt: skip
@@ -76,9 +99,9 @@ def build(spec: str, **options: Any) -> nx.DiGraph:
     if model is None:
         raise GraphError(f"unknown model {name!r}; known: {', '.join(MODELS)}")
     try:
-        if not colon:
+        if (model.parse is None) == bool(colon):
             raise ValueError
-        parsed = model.parse(argument)
+        parsed = () if model.parse is None else (model.parse(argument),)
     except ValueError:
         raise GraphError(f"model {name!r} needs {model.argument}; got {spec!r}") from None
     for option in options:
@@ -87,4 +110,4 @@ def build(spec: str, **options: Any) -> nx.DiGraph:
     for option in model.required:
         if options.get(option) is None:
             raise GraphError(f"model {name!r} needs the option {option!r}")
-    return model.build(parsed, **options)
+    return model.build(*parsed, **options)

@@ -1,0 +1,249 @@
+"""The trade-off curve: what each byte of budget costs in recomputation. Prints as a table; saves as CSV, JSON or a figure."""
+
+from __future__ import annotations
+
+import csv
+import html
+import importlib.util
+import io
+import os
+from pathlib import Path
+from typing import Any, Final, Literal, Optional
+
+import msgspec
+
+from planner.errors import OutputError, PlanFileError, PlannerError
+from planner.files import write_whole
+from planner.memory import MemoryModel
+from planner.problem import Order
+from planner.report import Figures
+from planner.units import format_bytes
+
+FORMAT: Final = "planner-curve"
+VERSION: Final = 1
+FIGURES: Final = (".svg", ".png", ".pdf")
+SUFFIXES: Final = (".csv", ".json", *FIGURES)
+
+Status = Literal["fits", "infeasible", "not reached"]
+
+
+class Point(msgspec.Struct, frozen=True):
+    """One strategy at one budget. All bytes are exact ints.
+
+    Args:
+        strategy, budget: what was asked; the budget in bytes, reserve included.
+        status: "fits"; "infeasible": the strategy has no plan within the budget; "not reached": the search was stopped before.
+        minimum: where nothing fits, the least arena + reserve the strategy reached: the least budget it can do.
+        peak_bytes, arena_bytes, cost: of the plan; None where nothing fits.
+        overhead: extra cost as a fraction of keep-all's.
+        recomputed_ops, extra_runs: ops run more than once, and their runs beyond the first.
+        cut_short: True if a time limit or Ctrl-C stopped the search at this budget: more time may find a better plan.
+    """
+
+    strategy: str
+    budget: int
+    status: Status
+    minimum: Optional[int] = None
+    peak_bytes: Optional[int] = None
+    arena_bytes: Optional[int] = None
+    cost: Optional[float] = None
+    overhead: Optional[float] = None
+    recomputed_ops: Optional[int] = None
+    extra_runs: Optional[int] = None
+    cut_short: bool = False
+
+    def __post_init__(self) -> None:
+        found = (self.peak_bytes, self.arena_bytes, self.cost, self.overhead, self.recomputed_ops, self.extra_runs)
+        if any((value is None) == (self.status == "fits") for value in found):
+            raise ValueError(f"a point with status {self.status!r} and figures {found}")
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """What `curve` returns.
+
+    Within one strategy a larger budget never costs more, and arena + reserve never exceeds the budget.
+
+    Args:
+        graph, fingerprint, ops: the program; residents are not counted.
+        keep_all: what the program takes without recomputing, see `Figures`.
+        peak_lower_bound: bytes no plan can go below, reserve not counted.
+        memory: scope, alignment and reserve.
+        strategies: names, as asked.
+        points: by strategy as asked, then by budget; one for every budget, also where nothing fits.
+        allocator, order, effort, seed: what was asked.
+    """
+
+    graph: str
+    fingerprint: str
+    ops: int
+    keep_all: Figures
+    peak_lower_bound: int
+    memory: MemoryModel
+    strategies: tuple[str, ...]
+    points: tuple[Point, ...]
+    allocator: Optional[str]
+    order: Order
+    effort: float
+    seed: int
+
+    @property
+    def front(self) -> tuple[Point, ...]:
+        """The Pareto front of (arena, cost) over all strategies: less memory only for more cost; the first point of equals."""
+        front: list[Point] = []
+        fits = [point for point in self.points if point.arena_bytes is not None]
+        for point in sorted(fits, key=lambda point: (point.arena_bytes, point.cost)):
+            if not front or _cost(point) < _cost(front[-1]):
+                front.append(point)
+        return tuple(front)
+
+    def of(self, strategy: str) -> tuple[Point, ...]:
+        """The points of one strategy, smallest budget first."""
+        return tuple(point for point in self.points if point.strategy == strategy)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the curve in the form its suffix names, whole or not at all: .csv, .json, .svg, .png or .pdf.
+
+        Raises:
+            OutputError: another suffix, or the file cannot be written.
+            PlannerError: a figure is wanted and matplotlib is not installed.
+        """
+        suffix = check_path(path)
+        if suffix == ".csv":
+            content = self.to_csv().encode()
+        elif suffix == ".json":
+            content = self.to_json()
+        else:
+            from planner.views.figures import rendered, trade_off
+
+            content = rendered(trade_off(self), suffix)
+        write_whole(path, content)
+
+    def to_json(self) -> bytes:
+        """The curve file: versioned, everything in it; `load_curve` reads it."""
+        return msgspec.json.encode({"format": FORMAT, "version": VERSION, **msgspec.to_builtins(self)})
+
+    def to_csv(self) -> str:
+        """One line a point; empty cells where nothing fits; bytes are exact ints."""
+        front = self.front
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(CSV_COLUMNS)
+        for p in self.points:
+            where = int(any(p is other for other in front))
+            writer.writerow((
+                p.strategy, p.budget, p.status, p.minimum, p.peak_bytes, p.arena_bytes, p.cost, p.overhead, p.recomputed_ops, p.extra_runs,
+                int(p.cut_short), where,
+            ))  # fmt: skip
+        return text.getvalue()
+
+    def __str__(self) -> str:
+        return "\n".join([*self._head(), *self._table(), *self._notes()])
+
+    def _repr_html_(self) -> str:
+        """The table, and the figure where matplotlib is installed."""
+        table = f"<pre>{html.escape(str(self))}</pre>"
+        if importlib.util.find_spec("matplotlib") is None:
+            return table
+        from planner.views.figures import rendered, trade_off
+
+        svg = rendered(trade_off(self), ".svg").decode()
+        return svg[svg.index("<svg") :] + table
+
+    def _head(self) -> list[str]:
+        keep_all, memory = self.keep_all, self.memory
+        packed = f"allocator {self.allocator}" if self.allocator else "live bytes only"
+        reserve = f" · reserve {format_bytes(memory.reserve)}" if memory.reserve else ""
+        return [
+            f"Curve  {self.graph} · {self.ops:,} ops · {packed} · scope {memory.scope}{reserve}",
+            f"  keep-all: peak {format_bytes(keep_all.peak_bytes)}, arena {format_bytes(keep_all.arena_bytes)};"
+            f" no plan's peak is below {format_bytes(self.peak_lower_bound)}",
+        ]
+
+    def _table(self) -> list[str]:
+        front = self.front
+        rows: list[tuple[str, ...]] = [("strategy", "budget", "peak", "arena", "of keep-all", "overhead", "run again", "")]
+        missing: list[str] = [""]
+        for p in self.points:
+            head = (p.strategy, format_bytes(p.budget))
+            if p.peak_bytes is None or p.arena_bytes is None or p.overhead is None:
+                rows.append((*head, *[""] * 6))
+                missing.append(self._why_not(p))
+                continue
+            share = f"{100 * p.arena_bytes / self.keep_all.arena_bytes:.1f} %" if self.keep_all.arena_bytes else ""
+            mark = "*" if any(p is other for other in front) else ""
+            arena = format_bytes(p.arena_bytes)
+            rows.append((*head, format_bytes(p.peak_bytes), arena, share, f"{100 * p.overhead:+.2f} %", f"{p.recomputed_ops:,}", mark))
+            missing.append("")
+        widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+        lines = []
+        for row, why in zip(rows, missing, strict=True):
+            shown = row[:2] if why else row
+            cells = [cell.rjust(w) if k else cell.ljust(w) for k, (cell, w) in enumerate(zip(shown, widths, strict=False))]
+            lines.append("  " + "  ".join([*cells, *([why] if why else [])]).rstrip())
+        return lines
+
+    def _why_not(self, point: Point) -> str:
+        if point.status == "not reached":
+            return "not reached"
+        floor = self.peak_lower_bound + self.memory.reserve
+        least = "" if point.minimum is None else f"; least that works {format_bytes(point.minimum)} ({point.minimum} bytes)"
+        return f"does not fit{', nor can any plan' if point.budget < floor else ''}{least}"
+
+    def _notes(self) -> list[str]:
+        notes = ["* on the Pareto front of arena and cost"] if self.front else []
+        stopped = sum(point.status == "not reached" for point in self.points)
+        if any(point.cut_short for point in self.points):
+            stop = f"; {stopped} points were not reached" if stopped else ""
+            notes.append(f"Cut short by the time limit or Ctrl-C: more time may find better plans{stop}")
+        return [f"  {note}" for note in notes]
+
+
+CSV_COLUMNS: Final = (
+    "strategy", "budget_bytes", "status", "minimum_bytes", "peak_bytes", "arena_bytes", "cost", "overhead", "recomputed_ops", "extra_runs",
+    "cut_short", "on_front",
+)  # fmt: skip
+
+
+def _cost(point: Point) -> float:
+    assert point.cost is not None
+    return point.cost
+
+
+def check_path(path: str | os.PathLike[str]) -> str:
+    """The suffix of a path a curve can be saved to; refuses before the work what could not be written after it.
+
+    Raises:
+        OutputError: another suffix.
+        PlannerError: a figure, and matplotlib is not installed.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise OutputError(f"cannot save a curve as {str(path)!r}: end the name with {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+    if suffix in FIGURES and importlib.util.find_spec("matplotlib") is None:
+        raise PlannerError(f"{str(path)!r} needs matplotlib: pip install 'sublinear-planner[plot]', or save as .csv or .json")
+    return suffix
+
+
+def load_curve(path: str | os.PathLike[str]) -> Curve:
+    """A curve from its JSON file.
+
+    Raises:
+        PlanFileError: missing, not a curve, another version, or damaged.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise PlanFileError(f"cannot read curve {str(path)!r}: {error.strerror or error}") from None
+    try:
+        head = msgspec.json.decode(content, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise PlanFileError(f"{str(path)!r} is not a curve file: {error}") from None
+    if head.get("format") != FORMAT:
+        raise PlanFileError(f"{str(path)!r} is not a curve file: format is {head.get('format')!r}, expected {FORMAT!r}")
+    if head.get("version") != VERSION:
+        found = head.get("version")
+        raise PlanFileError(f"{str(path)!r} is a curve of version {found!r}; this planner reads version {VERSION}: make it again")
+    try:
+        return msgspec.convert(head, Curve)
+    except (msgspec.ValidationError, PlannerError, RecursionError) as error:
+        raise PlanFileError(f"{str(path)!r} is damaged: {error}") from None

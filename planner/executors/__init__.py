@@ -1,0 +1,1 @@
+"""Executors: a plan run on real bytes."""

@@ -1,0 +1,203 @@
+"""The original's allocator: in-place pairs and whole shared blocks, as MXNet's nnvm planned them for Chen et al. 2016.
+
+One pass in execution order. Every storage counts its uses; where the count reaches 0 its block goes to a free list, and a later
+request takes a block of about its size from there. A block is one whole buffer: no splitting, no offsets inside.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from planner.analysis.encode import Ints
+from planner.analysis.liveness import Evaluator, evaluator_of
+from planner.errors import PlannerError, ScheduleError
+from planner.graph import Graph
+from planner.kernels.blocks import colour_paths, count_uses, share
+from planner.memory import Allocation, Buffer, MemoryModel
+from planner.schedule import Schedule
+from planner.units import MAX_BYTES
+
+MATCH_RANGE: Final = 16  # the original's default
+
+
+class Sharing(NamedTuple):
+    """Blocks of a schedule; one row for each output of each Compute, in order.
+
+    Args:
+        sequence, execution [steps]: op rows, and how often each ran before.
+        value, step [rows]: which value, made at which Compute step.
+        storage [rows]: the row whose making allocated the storage; -1: on a resident, or a view that was live already.
+        block [rows]: block id, in order of first allocation; -1: no storage, or one of 0 bytes.
+        uses [rows]: input positions that read it, and one more where it is held longer.
+        end [rows]: step after the last of the storage that the row's making allocated.
+        read_ptr [steps+1], read_row: rows read at each step by input position; values of residents have rows behind all others.
+        scratch_block [steps]: block of the step's workspace, or -1.
+        block_bytes [blocks]: final sizes.
+        pairs_taken: in-place pairs that happened.
+    """
+
+    sequence: Ints
+    execution: Ints
+    value: Ints
+    step: Ints
+    storage: Ints
+    block: Ints
+    uses: Ints
+    end: Ints
+    read_ptr: Ints
+    read_row: Ints
+    scratch_block: Ints
+    block_bytes: Ints
+    pairs_taken: int
+
+    @property
+    def total_bytes(self) -> int:
+        """What the original reports: the sum of all blocks."""
+        return sum(self.block_bytes.tolist())
+
+
+def nnvm(graph: Graph, schedule: Schedule, *, memory: MemoryModel, match_range: int = MATCH_RANGE, colours: int = 1) -> Allocation:
+    """Whole blocks, shared in execution order; the arena is the sum of the blocks.
+
+    In-place pairs, tried in the order of the schema, take an input's block if nothing else will use it (its count is 1) or the pair is
+    an identity, and if somebody uses the output. The other outputs, largest first, request blocks: the smallest free one of
+    size .. size * match_range, else the largest of size / match_range .. size, which grows. Then the inputs' counts fall.
+
+    Args:
+        match_range: how many times larger or smaller than a request a free block may be; 0 never shares. Larger is not always better.
+        colours: with k > 1, the longest path of ops without a colour gets a colour of its own, k - 1 times; a free block serves only ops
+            of the colour of the op that released it, so that sharing never makes one parallel path wait for another.
+    Raises:
+        ScheduleError: the schedule is illegal.
+        PlannerError: match_range below 0, or colours below 1.
+    Source: Chen et al. 2016, section 3, as shipped in nnvm (`plan_memory.cc`, MXNet 0.9 to 1.5). Equal to it block for block on graphs
+        that it can express. Ours adds: views and updates join the block of their input and add their uses; workspace and copies of
+        kept siblings are requests of one step; what a schedule frees later than its last read is used until then; sizes are rounded up to
+        the alignment; values of 0 bytes have no block. And it takes no pair that rule 10 of the memory model does not take: the original
+        would, where the rule has given the input to an output that nobody uses, or the output to an input that is read twice.
+    """
+    evaluator = evaluator_of(graph, memory)
+    evaluator.liveness(schedule)  # refuses an illegal schedule
+    sharing = share_blocks(evaluator, schedule, match_range=match_range, colours=colours)
+    offsets = [0, *accumulate(sharing.block_bytes.tolist())]
+    arrays, values, ops = evaluator.encoded.arrays, evaluator.encoded.value_names, evaluator.encoded.op_names
+    own = np.flatnonzero(sharing.storage == np.arange(len(sharing.storage)))
+    value, start = sharing.value[own], sharing.step[own]
+    rows = zip(
+        value.tolist(), sharing.execution[start].tolist(), arrays.storage_bytes[value].tolist(), start.tolist(),
+        sharing.end[own].tolist(), sharing.block[own].tolist(), strict=True,
+    )  # fmt: skip
+    buffers = [
+        Buffer(values[made], run, False, nbytes, begin, end, offsets[block] if block >= 0 else 0)
+        for made, run, nbytes, begin, end, block in rows
+    ]
+    scratch = np.flatnonzero(sharing.scratch_block >= 0)
+    scratch_op = sharing.sequence[scratch]
+    columns = zip(
+        scratch_op.tolist(), sharing.execution[scratch].tolist(), arrays.workspace[scratch_op].tolist(), scratch.tolist(),
+        sharing.scratch_block[scratch].tolist(), strict=True,
+    )  # fmt: skip
+    buffers.extend(Buffer(ops[op], run, True, nbytes, step, step + 1, offsets[block]) for op, run, nbytes, step, block in columns)
+    resident_bytes = int(arrays.resident_bytes[0])
+    top = max((buffer.offset + buffer.nbytes for buffer in buffers), default=0)
+    return Allocation(tuple(buffers), resident_bytes, resident_bytes + top, "nnvm")
+
+
+def share_blocks(
+    evaluator: Evaluator, schedule: Schedule | Ints, *, match_range: int = MATCH_RANGE, colours: int = 1, first_outputs: bool = False
+) -> Sharing:
+    """The blocks of `nnvm` by themselves, fast: what a search asks of a sequence of op rows with canonical frees, or of a schedule.
+
+    Args:
+        schedule: a legal schedule, or a sequence of op rows.
+        first_outputs: of a sequence, hold the first instance of each graph output to the end instead of the last, as the original
+            does: its copies are nodes of their own, and the output stays on the node it was.
+    Raises:
+        ScheduleError: a step reads what is not live. Other faults are for the judge to find.
+        PlannerError: match_range below 0, or colours below 1.
+    """
+    if match_range < 0 or colours < 1:
+        raise PlannerError(f"match_range {match_range!r} must be at least 0, and colours {colours!r} at least 1")
+    match_range, colours = min(match_range, MAX_BYTES), min(colours, MAX_BYTES)
+    if isinstance(schedule, Schedule):
+        sequence, free_ptr, freed = evaluator.rows(schedule)
+    else:
+        sequence = schedule
+        free_ptr, freed = evaluator.frees(sequence, keep_outputs=not first_outputs)
+    arrays = evaluator.encoded.arrays
+    outputs, reads = np.diff(arrays.out_ptr)[sequence], np.diff(arrays.read_ptr)[sequence]
+    row_ptr, read_ptr = _pointers(outputs), _pointers(reads)
+    rows, steps, n_values = int(row_ptr[-1]), len(sequence), len(arrays.producer)
+    execution = np.empty(steps, dtype=np.int64)
+    read_row = np.empty(read_ptr[-1], dtype=np.int64)
+    kept = np.empty(rows + n_values, dtype=np.bool_)
+    uses = np.empty(rows + n_values, dtype=np.int64)
+    free_row = np.empty(len(freed), dtype=np.int64)
+    illegal = count_uses(arrays, sequence, free_ptr, freed, row_ptr, execution, read_row, kept, uses, free_row)
+    if illegal >= 0:
+        raise ScheduleError("the schedule is illegal; simulate() names the step", op=evaluator.encoded.op_names[sequence[illegal]])
+    if first_outputs:
+        made = np.arange(rows) - np.repeat(row_ptr[:-1] - arrays.out_ptr[sequence], outputs)
+        uses[:rows][arrays.is_output[made] & (np.repeat(execution, outputs) == 0)] += 1
+    colour = np.zeros(steps, dtype=np.int64)
+    if colours > 1:
+        colour_paths(arrays, sequence, row_ptr, read_row, colours, colour)
+    storage = np.empty(rows + n_values, dtype=np.int64)
+    block, block_bytes = np.empty((2, rows + steps), dtype=np.int64)
+    end = np.empty(rows, dtype=np.int64)
+    alignment = evaluator.memory.alignment
+    workspace_bytes = -(-arrays.workspace // alignment) * alignment
+    blocks, pairs = share(
+        arrays, sequence, free_ptr, row_ptr, read_row, kept, uses, free_row, colour, workspace_bytes, match_range, storage, block, end,
+        block_bytes,
+    )  # fmt: skip
+    step = np.repeat(np.arange(steps), outputs)
+    under = storage[:rows]
+    return Sharing(
+        sequence=sequence,
+        execution=execution,
+        value=np.arange(rows) - row_ptr[step] + arrays.out_ptr[sequence[step]],
+        step=step,
+        storage=under,
+        block=np.where(under >= 0, block[:rows][under], -1),
+        uses=uses[:rows],
+        end=end,
+        read_ptr=read_ptr,
+        read_row=read_row,
+        scratch_block=block[rows:],
+        block_bytes=block_bytes[:blocks],
+        pairs_taken=pairs,
+    )
+
+
+def fold_additions(graph: Graph, sharing: Sharing, *, additions: frozenset[str] = frozenset({"_grad_add"})) -> Ints:
+    """Block of each row after the original's add-to pass, for parity only: totals do not change.
+
+    Where an addition's sum took the block of its left operand, and the right one is read once and made later, MXNet lets the maker of the
+    right operand add to that block, and prints the right operand on it. An `Allocation` cannot say so: both operands are live.
+
+    Args:
+        additions: the operators (`Op.op`) that add their second input to their first.
+    Source: MXNet 1.5, `inplace_addto_detect_pass.cc`.
+    """
+    block: Ints = sharing.block.copy()
+    rows = len(block)
+    first_row = np.searchsorted(sharing.step, np.arange(len(sharing.sequence))).tolist()
+    for step, op in enumerate(sharing.sequence.tolist()):
+        if graph.ops[op].op not in additions or len(graph.ops[op].reads) < 2 or not graph.ops[op].outputs:
+            continue
+        left, right = sharing.read_row[sharing.read_ptr[step] : sharing.read_ptr[step] + 2].tolist()
+        if max(left, right) >= rows or block[left] < 0 or block[left] != block[first_row[step]]:
+            continue
+        if sharing.uses[right] == 1 and sharing.step[left] < sharing.step[right]:
+            block[right] = block[left]
+    return block
+
+
+def _pointers(counts: Ints) -> Ints:
+    pointers = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=pointers[1:])
+    return pointers

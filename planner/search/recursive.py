@@ -1,0 +1,179 @@
+"""Segments of segments: memory that grows with the logarithm of depth.
+
+A stretch of the forward pass is cut into k + 1 pieces, the k tensors between them are kept, and each piece, last first, is treated
+the same way when the backward pass reaches it: g(n) = k + g(n / (k + 1)) kept tensors on a chain of n equal layers.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from planner.analysis.articulation import ForwardPart, forward_part
+from planner.analysis.encode import Arrays, Flags, Ints
+from planner.problem import Problem, Proposal
+from planner.search.trials import Candidate, Trials
+
+
+class _Units(NamedTuple):
+    """The forward pass between neighbouring candidate cuts, unit by unit.
+
+    Args:
+        first: op rows of the forward part, in program order.
+        advance: per unit, the rows that remake its cut from the cut before.
+        leaf: per unit, the rows that remake what its own backward ops read.
+        backward: per unit, the rows of its backward ops; the first unit also has everything after the backward pass.
+    """
+
+    first: Ints
+    advance: list[Ints]
+    leaf: list[Ints]
+    backward: list[Ints]
+
+
+def recursive(problem: Problem, *, k: int | None = None, reuse: bool = False) -> Proposal:
+    """Cut every stretch into k + 1 pieces, again and again, down to single candidates.
+
+    On `zoo.chain(n, reads=("in",))` g(n; k) forward values are kept between steps and, for k = 1, T(n) = floor(n/2) + T(ceil(n/2)) +
+    T(floor(n/2)) forwards run; the judged peak is g(n; k) + 1, the value being made. With `reuse` one more is kept and n - 1 fewer run.
+
+    Args:
+        k: tensors kept per stretch, >= 1. None tries 1, 2, 3, 4, 6, 8, 12, ..., with and without `reuse`, each also with a last
+            stretch of the forward pass that is kept whole, as short as fits, and proposes the cheapest that fits (without a
+            budget, the one of least peak).
+        reuse: keep a cut until the backward ops that read it have run, instead of making it again for its own piece: one
+            tensor more, and about one forward pass fewer.
+    Raises:
+        InfeasibleBudget: nothing tried fits; carries the least peak seen.
+    Source: Chen et al. 2016, 4.4, whose authors did not release it. Ours differs: any k, unequal layers, cuts found on the graph.
+    """
+    trials = Trials(problem, "recursive")
+    part = forward_part(problem.graph, trials.evaluator.encoded)
+    if part is None or not len(part.position):
+        return trials.proposal()
+    search = _Recursion(trials, part)
+    try:
+        for again in (reuse,) if k is not None else (True, False):
+            for pieces in (k,) if k is not None else _branchings(len(part.position)):
+                search.try_branching(pieces, reuse=again, whole=k is not None)
+    except KeyboardInterrupt:
+        trials.interrupted()
+    return trials.proposal()
+
+
+def _branchings(count: int) -> list[int]:
+    """1, 2, 3, 4, 6, 8, 12, ... below the number of candidates."""
+    found, step = [1], 2
+    while step < count:
+        found += [step, step * 3 // 2] if step * 3 // 2 < count and step > 1 else [step]
+        step *= 2
+    return found
+
+
+class _Recursion:
+    """Recursive plans as candidate sequences."""
+
+    def __init__(self, trials: Trials, part: ForwardPart) -> None:
+        self.trials, self.part = trials, part
+        self.units = {reuse: _units(trials.evaluator.encoded.arrays, part, reuse=reuse) for reuse in (False, True)}
+        self.count = len(self.units[True].leaf)
+
+    def try_branching(self, k: int, *, reuse: bool, whole: bool) -> None:
+        """All units under the recursion; then, under a budget, the largest stretch at the end that can be kept whole."""
+        if self.trials.stop():
+            return
+        complete = self.evaluate(k, reuse=reuse, tail=1)
+        if whole or self.trials.problem.budget is None or not self.trials.fits(complete):
+            return
+        fitting, too_long = 1, self.count
+        while too_long - fitting > 1:
+            tail = (fitting + too_long) // 2
+            if self.trials.fits(self.evaluate(k, reuse=reuse, tail=tail)):
+                fitting = tail
+            else:
+                too_long = tail
+
+    def evaluate(self, k: int, *, reuse: bool, tail: int) -> Candidate | None:
+        """Peak and cost of `sequence`."""
+        return self.trials.evaluate((k, reuse, tail), lambda: self.sequence(k, reuse=reuse, tail=tail))
+
+    def sequence(self, k: int, *, reuse: bool, tail: int) -> Ints:
+        """Op rows of the plan whose last `tail` units are kept whole."""
+        units = self.units[reuse]
+        parts = [units.first, *(units.backward[u] for u in range(self.count - 1, self.count - tail - 1, -1))]
+        stack = [(0, self.count - tail + 1, True)]  # stretches still to do, the next on top; True: its forward has just run
+        while stack:
+            low, high, forward = stack.pop()
+            if high - low > 1:
+                bounds = _bounds(low, high, k)
+                if not forward:
+                    parts.extend(units.advance[low : bounds[-2]])
+                stack.extend((start, stop, forward and stop == high) for start, stop in pairwise(bounds))
+            elif not forward:  # else it is the last stretch, whose backward is in place
+                parts.extend((units.leaf[low], units.backward[low]))
+        return np.concatenate(parts)
+
+
+def _bounds(low: int, high: int, k: int) -> list[int]:
+    """Ends of k + 1 pieces of nearly equal length, the longer ones last."""
+    pieces = min(k + 1, high - low)
+    short, longer = divmod(high - low, pieces)
+    sizes = [short] * (pieces - longer) + [short + 1] * longer
+    return [low, *(low + int(end) for end in np.cumsum(sizes))]
+
+
+def _units(arrays: Arrays, part: ForwardPart, *, reuse: bool) -> _Units:
+    """Cut the ops into units; `reuse`: a backward op that reads a cut belongs to the unit after it."""
+    n = len(arrays.cost)
+    rows = np.arange(n)
+    origin_rows = rows[part.origin]
+    ends = part.position
+    if not part.droppable[ends[-1] + 1 :].any():
+        ends = ends[:-1]  # nothing droppable follows: the loss belongs to the last unit
+    count = len(ends) + 1
+    unit = np.searchsorted(ends, rows)
+    is_cut = np.zeros(n, dtype=np.bool_)
+    for members in part.members[: count - 1]:
+        is_cut[list(members)] = True
+    read_by = np.repeat(rows, np.diff(arrays.read_ptr))
+    maker = arrays.producer[arrays.read_value]
+    stretch = _stretches(arrays, part, unit, is_cut, count, reuse=reuse)
+    later = rows[~part.origin & ~arrays.resident]
+    wanted = np.zeros(n, dtype=np.bool_)
+    outside = ~part.origin[read_by] & part.droppable[maker] & (unit[maker] == stretch[read_by])
+    wanted[maker[outside]] = True
+    return _Units(
+        first=origin_rows,
+        advance=[_remake(arrays, part, unit, u, [m for m in part.members[u] if unit[m] == u]) for u in range(count - 1)],
+        leaf=[_remake(arrays, part, unit, u, np.flatnonzero(wanted & (unit == u)).tolist()) for u in range(count)],
+        backward=[later[stretch[later] == u] for u in range(count)],
+    )
+
+
+def _stretches(arrays: Arrays, part: ForwardPart, unit: Ints, is_cut: Flags, count: int, *, reuse: bool) -> Ints:
+    """For each op after the forward part, the unit whose forward values it reads; never above that of an op before it."""
+    stretch = np.zeros(len(unit), dtype=np.int64)
+    current = count - 1
+    for op in np.flatnonzero(~part.origin & ~arrays.resident).tolist():
+        makers = arrays.producer[arrays.read_value[arrays.read_ptr[op] : arrays.read_ptr[op + 1]]]
+        makers = makers[part.droppable[makers]]
+        if len(makers):
+            after = unit[makers] + (is_cut[makers] if reuse else 0)
+            current = min(current, int(after.max()))
+        stretch[op] = current
+    return stretch
+
+
+def _remake(arrays: Arrays, part: ForwardPart, unit: Ints, u: int, targets: list[int]) -> Ints:
+    """Rows of unit u, in program order, that remake what the target ops make."""
+    found = {op for op in targets if part.droppable[op]}
+    stack = list(found)
+    while stack:
+        op = stack.pop()
+        for maker in arrays.producer[arrays.read_value[arrays.read_ptr[op] : arrays.read_ptr[op + 1]]].tolist():
+            if maker not in found and part.droppable[maker] and unit[maker] == u:
+                found.add(maker)
+                stack.append(maker)
+    return np.array(sorted(found), dtype=np.int64)

@@ -1,0 +1,87 @@
+"""The ledger of a search: evaluates candidate sequences, remembers the best, and turns it into a proposal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
+
+from planner.analysis.bounds import infeasible
+from planner.analysis.encode import Ints
+from planner.analysis.liveness import Evaluator, evaluator_of
+from planner.errors import TimeLimit
+from planner.problem import Problem, Proposal
+
+
+class Candidate(NamedTuple):
+    """Peak bytes and cost of one sequence of ops."""
+
+    peak_bytes: int
+    cost: float
+
+
+class Trials:
+    """Keep-all is tried first, so that nothing worse is ever proposed.
+
+    Args:
+        problem: what was asked.
+        name: the strategy, for errors.
+    """
+
+    def __init__(self, problem: Problem, name: str) -> None:
+        self.problem, self.name = problem, name
+        self.evaluator: Evaluator = evaluator_of(problem.graph, problem.memory)
+        self.best: Candidate | None = None
+        self.cut_short = False
+        self._seen: dict[Hashable, Candidate | None] = {}
+        self._best_sequence: Ints = self.evaluator.keep_all
+        self._least: Candidate | None = None
+        self.evaluate((), lambda: self.evaluator.keep_all)
+
+    def evaluate(self, key: Hashable, make: Callable[[], Ints]) -> Candidate | None:
+        """Evaluate the op rows that `make` returns, or recall them by key; None where they are illegal."""
+        if key in self._seen:
+            return self._seen[key]
+        sequence = make()
+        outcome = self.evaluator.evaluate(sequence)
+        candidate = self._seen[key] = None if outcome is None else Candidate(*outcome)
+        if candidate is not None:
+            if self._least is None or candidate < self._least:
+                self._least = candidate
+            if self.fits(candidate) and (self.best is None or self._rank(candidate) < self._rank(self.best)):
+                self.best, self._best_sequence = candidate, sequence.copy()
+        return candidate
+
+    def fits(self, candidate: Candidate | None) -> bool:
+        """Legal, and within the budget if there is one."""
+        return candidate is not None and (self.problem.budget is None or candidate.peak_bytes <= self.problem.budget)
+
+    def _rank(self, candidate: Candidate) -> tuple[float, float]:
+        """A budget asks for least cost, none for least peak."""
+        return candidate if self.problem.budget is None else candidate[::-1]
+
+    def stop(self) -> bool:
+        """True, and noted, once the deadline has passed."""
+        self.cut_short = self.cut_short or self.problem.out_of_time
+        return self.cut_short
+
+    def interrupted(self) -> None:
+        """Ctrl-C keeps the best plan so far; call it where KeyboardInterrupt was caught."""
+        if self.best is None:
+            raise KeyboardInterrupt
+        self.cut_short = True
+
+    def proposal(self) -> Proposal:
+        """The best plan found.
+
+        Raises:
+            InfeasibleBudget: none fits; carries the least peak seen.
+            TimeLimit: none fits among those the deadline left time for.
+        """
+        if self.best is not None:
+            return Proposal(self.evaluator.schedule(self._best_sequence), cut_short=self.cut_short)
+        if self.cut_short:
+            raise TimeLimit(f"{self.name!r} found no plan within the budget before the time limit; raise the limit or the budget")
+        memory = self.problem.memory
+        budget = (self.problem.budget or 0) + memory.reserve
+        least = None if self._least is None else self._least.peak_bytes + memory.reserve
+        raise infeasible(self.problem.graph, memory, budget=budget, minimum=least, found_by=self.name)

@@ -1,0 +1,204 @@
+"""Figures, by matplotlib's object interface: no window, no global state, and the same bytes for the same curve.
+
+Each function returns a matplotlib `Figure`; `rendered` turns one into a file's content.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, ParamSpec
+
+from planner.curves import Curve, Point
+from planner.errors import PlannerError
+from planner.units import format_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Drawn = ParamSpec("Drawn")
+
+#: Okabe and Ito's palette, which readers with any colour vision tell apart; markers say the same once more.
+COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X")
+INK, FAINT, ZONE = "#222222", "#767676", "#EDEDED"
+STYLE: Final[dict[str, Any]] = {
+    "font.family": ["DejaVu Sans", "sans-serif"],
+    "font.size": 10.0,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": 12.0,
+    "axes.titleweight": "bold",
+    "figure.dpi": 100.0,
+    "grid.color": "#E2E2E2",
+    "grid.linewidth": 0.8,
+    "legend.frameon": False,
+    "savefig.dpi": 200.0,
+    "svg.fonttype": "none",  # text stays text: it can be searched, and read aloud
+    "svg.hashsalt": "planner",
+    "text.parse_math": False,  # names of nodes and strategies are no formulas
+    "pdf.fonttype": 42,
+    "xtick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.color": FAINT,
+    "ytick.labelcolor": INK,
+}
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    """Our style, whatever the user's; theirs is back afterwards.
+
+    Raises:
+        PlannerError: no matplotlib.
+    """
+    try:
+        import matplotlib.style
+    except ImportError:
+        raise PlannerError("figures need matplotlib: pip install 'sublinear-planner[plot]'") from None
+    with matplotlib.style.context(["default", STYLE]):
+        yield
+
+
+def _styled(draw: Callable[Drawn, Figure]) -> Callable[Drawn, Figure]:
+    @wraps(draw)
+    def in_style(*args: Drawn.args, **kwargs: Drawn.kwargs) -> Figure:
+        with _style():
+            return draw(*args, **kwargs)
+
+    return in_style
+
+
+def rendered(figure: Figure, suffix: str) -> bytes:
+    """The content of a .svg, .png or .pdf file; no date and no random ids, so that equal figures give equal bytes."""
+    metadata: dict[str, dict[str, Any]] = {
+        ".svg": {"Date": None, "Creator": "planner"},
+        ".png": {"Software": None},
+        ".pdf": {"CreationDate": None, "Creator": "planner", "Producer": None},
+    }
+    content = io.BytesIO()
+    with _style():
+        figure.savefig(content, format=suffix[1:], metadata=metadata[suffix])
+    return content.getvalue()
+
+
+@_styled
+def trade_off(curve: Curve) -> Figure:
+    """Memory against recomputation: one stepped line a strategy, the Pareto front bold, what no plan can reach shaded.
+
+    A line holds at every memory from one plan's to the next's: with that much, this is the cheapest plan found.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    figure = Figure(figsize=(8.0, 5.0), layout="constrained")
+    axes = figure.add_subplot()
+    unit_bytes, unit = _unit(curve.keep_all.arena_bytes + curve.memory.reserve)
+    _front(axes, curve, unit_bytes)
+    for place in range(len(curve.strategies)):
+        _line(axes, curve, place, unit_bytes)
+    _limits(axes, curve, unit_bytes, unit)
+    measured = ("arena" if curve.allocator else "peak") + (" + reserve" if curve.memory.reserve else "")
+    axes.set_xlabel(f"{measured} ({unit}{'' if curve.memory.scope == 'total' else ', residents left out'})")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=10, steps=[1, 2, 2.5, 5, 10], integer=unit_bytes == 1))
+    axes.set_ylabel("extra cost over keep-all")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda percent, _: f"{percent:g} %"))
+    axes.grid(True)
+    axes.set_axisbelow(True)
+    axes.set_title(_short(curve.graph, 60), loc="left", pad=38, color=INK)
+    packed = f"allocator {curve.allocator}" if curve.allocator else "live bytes only"
+    _above(axes, 0.0, 23, f"{curve.ops:,} ops · {packed} · scope {curve.memory.scope}", "left", FAINT)
+    _legend(figure, len(axes.get_legend_handles_labels()[1]))
+    return figure
+
+
+def _legend(figure: Figure, entries: int) -> None:
+    """Below the axes, in as many columns as the page is wide."""
+    for columns in range(entries, 0, -1):
+        legend = figure.legend(loc="outside lower center", ncols=columns)
+        if columns == 1 or legend.get_window_extent().width < 0.98 * figure.bbox.width:
+            return
+        legend.remove()
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _above(axes: Axes, where: float, points: float, text: str, side: str, colour: str) -> None:
+    """Text above the axes, `points` above their upper edge; `where` is 0 at the left and 1 at the right."""
+    axes.annotate(
+        text, (where, 1.0), xycoords="axes fraction", xytext=(0, points), textcoords="offset points", ha=side, va="bottom", fontsize=9,
+        color=colour,
+    )  # fmt: skip
+
+
+def _unit(nbytes: int) -> tuple[int, str]:
+    """The IEC unit in which a size reads well."""
+    unit = format_bytes(nbytes).split(" ")[1]
+    return 1024 ** ("B", "KiB", "MiB", "GiB", "TiB", "PiB").index(unit), unit
+
+
+def _steps(points: tuple[Point, ...], curve: Curve, unit_bytes: int) -> tuple[list[float], list[float]]:
+    """(memory, overhead in %) of the distinct plans among points."""
+    plans = {(p.arena_bytes, p.overhead) for p in points if p.arena_bytes is not None and p.overhead is not None}
+    ordered = sorted(plans)
+    return [(arena + curve.memory.reserve) / unit_bytes for arena, _ in ordered], [100 * overhead for _, overhead in ordered]
+
+
+def _front(axes: Axes, curve: Curve, unit_bytes: int) -> None:
+    memory, overhead = _steps(curve.front, curve, unit_bytes)
+    if memory:
+        axes.step(
+            memory, overhead, where="post", color=INK, alpha=0.22, linewidth=9, solid_capstyle="round", label="Pareto front", zorder=2,
+        )  # fmt: skip
+
+
+def _line(axes: Axes, curve: Curve, place: int, unit_bytes: int) -> None:
+    """One strategy; the first named lies on top and is thinnest, so that lines which agree are all seen."""
+    wider = min(place, 4)
+    strategy = curve.strategies[place]
+    points = curve.of(strategy)
+    memory, overhead = _steps(points, curve, unit_bytes)
+    fits = sum(point.status == "fits" for point in points)
+    label = _short(strategy, 40) + ("" if fits == len(points) else f" (fits {fits} of {len(points)} budgets)")
+    label = f" {label}" if label.startswith("_") else label  # a legend leaves out what begins with an underscore
+    axes.step(
+        memory, overhead, where="post", color=COLOURS[place % len(COLOURS)], marker=MARKERS[place % len(MARKERS)],
+        linewidth=1.5 + 0.9 * wider, markersize=5.5 + 1.1 * wider, markeredgecolor="white", markeredgewidth=0.7, label=label,
+        zorder=4 - place / len(curve.strategies),
+    )  # fmt: skip
+
+
+def _limits(axes: Axes, curve: Curve, unit_bytes: int, unit: str) -> None:
+    """What no plan goes below, and where nothing is recomputed."""
+    reserve = curve.memory.reserve
+    low_bytes, high_bytes = curve.peak_lower_bound + reserve, curve.keep_all.arena_bytes + reserve
+    low, high = low_bytes / unit_bytes, high_bytes / unit_bytes
+    span = (high - low) or high or 1.0
+    left, right = max(0.0, low - 0.1 * span), high + 0.04 * span
+    top = max([0.0, *(100 * p.overhead for p in curve.points if p.overhead is not None)]) or 1.0
+    axes.set_xlim(left, right)
+    axes.set_ylim(-0.03 * top, 1.08 * top)
+    axes.axvspan(left, low, facecolor=ZONE, hatch="///", edgecolor="#D5D5D5", linewidth=0, zorder=1)
+    if low - left > 0.03 * (right - left):
+        box = {"boxstyle": "round,pad=0.25", "facecolor": ZONE, "edgecolor": "none"}
+        axes.text((left + low) / 2, 0.5 * top, "no plan fits", rotation=90, ha="center", va="center", color=FAINT, fontsize=9, bbox=box)
+    axes.axvline(low, color=INK, linewidth=1.0, zorder=1.5)
+    axes.axvline(high, color=INK, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1.5)
+    at_low, at_high = (low - left) / (right - left), (high - left) / (right - left)
+    if low_bytes == high_bytes:
+        _above(axes, at_high, 4, f"lower bound = keep-all {_size(high_bytes, unit_bytes, unit)}", "right", INK)
+    else:
+        _above(axes, at_low, 4, f"lower bound {_size(low_bytes, unit_bytes, unit)}", "left", INK)
+        _above(axes, at_high, 4, f"keep-all {_size(high_bytes, unit_bytes, unit)}", "right", INK)
+
+
+def _size(nbytes: int, unit_bytes: int, unit: str) -> str:
+    """In the unit of the axis, where that says enough."""
+    return format_bytes(nbytes) if unit_bytes == 1 or 10 * nbytes < unit_bytes else f"{nbytes / unit_bytes:.2f} {unit}"

@@ -1,0 +1,143 @@
+"""Long short-term memory, unrolled over time."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import networkx as nx
+
+from planner.lowering.assembly import Value
+from planner.lowering.devices import device as device_named
+from planner.lowering.devices import roofline_seconds
+from planner.lowering.differentiate import check_optimizer, differentiate
+from planner.lowering.operators import TensorType, output_types
+from planner.zoo.builder import Layers, whole_number
+
+_GATES: Final = (("in", "Sigmoid"), ("forget", "Sigmoid"), ("change", "Tanh"), ("out", "Sigmoid"))
+
+
+def lstm(
+    steps: int,
+    *,
+    batch: int,
+    layers: int = 4,
+    hidden: int = 1024,
+    features: int | None = None,
+    classes: int = 5000,
+    training: bool = True,
+    optimizer: str | None = "sgd",
+    device: str = "a100",
+) -> nx.DiGraph:
+    """An LSTM unrolled over time with a softmax cross-entropy at each step, for training or inference, in float32.
+
+    Weights are shared over time: each is one resident, and its gradient is a fold over the steps. `stage` marks cell and hidden
+    state of every layer with the number of the time step, so that Chen's planners keep or drop them together; they are
+    all that goes from one step to the next.
+
+    Args:
+        steps: time steps.
+        batch: sequences.
+        layers: LSTM layers.
+        hidden: width of cell and hidden state.
+        features: width of the input of a time step; default: as `hidden`.
+        classes: outputs of the classifier.
+        training: False gives the forward graph without labels; the logits of each step are its outputs.
+        optimizer: see `differentiate`.
+        device: costs are seconds on it.
+    Returns:
+        A DAG with layers * 4 * hidden * (width + hidden + 2) + classes * (hidden + 1) parameters, width being that of the layer's
+        input. The initial states are inputs; the loss is the sum over steps of the mean over the batch.
+    Raises:
+        GraphError: an argument out of range, an unknown optimizer or device.
+    Source: Hochreiter and Schmidhuber 1997 with the forget gate of Gers et al. 2000, two biases as in PyTorch and MXNet.
+
+    >>> graph = lstm(3, batch=2, layers=1, hidden=4, classes=5)
+    >>> graph.nodes["t2.l0.cell"]["shape"], graph.nodes["t2.l0.cell"]["stage"]
+    ((2, 4), '2')
+    """
+    width = hidden if features is None else features
+    counts = {"steps": steps, "batch": batch, "layers": layers, "hidden": hidden, "features": width, "classes": classes}
+    steps, batch, layers, hidden, width, classes = (whole_number("lstm", name, value, least=1) for name, value in counts.items())
+    check_optimizer(optimizer)
+    net = Layers(f"lstm:{steps}", device=device, training=training)
+    weights = [_Weights.of(net, f"l{k}", width if k == 0 else hidden, 4 * hidden, hidden) for k in range(layers)]
+    head = net.draft.resident("head.weight", TensorType((classes, hidden)), kind="parameter")
+    bias = net.draft.resident("head.bias", TensorType((classes,)), kind="parameter")
+    states = [_State(net.input(f"l{k}.hidden", (batch, hidden)), net.input(f"l{k}.cell", (batch, hidden))) for k in range(layers)]
+    losses = []
+    for t in range(steps):
+        x = net.input(f"t{t}.input", (batch, width))
+        for k in range(layers):
+            states[k] = _cell(net, f"t{t}.l{k}", x, weights[k], states[k], stage=str(t))
+            x = states[k].hidden
+        x = _gemm(net, f"t{t}.head", x, head, bias)
+        if training:
+            labels = net.input(f"t{t}.labels", (batch,), "int64")
+            made = [TensorType(()), TensorType((batch, classes))]
+            losses.append(net.draft.apply(f"t{t}.loss", "SoftmaxCrossEntropyLoss", [x, labels], made, module=f"t{t}"))
+    if not training:
+        return net.graph
+    net.draft.apply("loss", "Sum", losses, [TensorType(())], phase="loss")
+    return differentiate(net.graph, loss="loss", optimizer=optimizer)
+
+
+class _State(NamedTuple):
+    """What a layer hands on to the next time step."""
+
+    hidden: Value
+    cell: Value
+
+
+class _Weights(NamedTuple):
+    """Parameters of a layer: applied to its input, and to its hidden state."""
+
+    of_input: tuple[Value, Value]
+    of_hidden: tuple[Value, Value]
+
+    @classmethod
+    def of(cls, net: Layers, name: str, width: int, gates: int, hidden: int) -> _Weights:
+        of_input, of_hidden = (
+            (
+                net.draft.resident(f"{name}.weight_{part}", TensorType((gates, extent)), kind="parameter"),
+                net.draft.resident(f"{name}.bias_{part}", TensorType((gates,)), kind="parameter"),
+            )
+            for part, extent in (("input", width), ("hidden", hidden))
+        )
+        return cls(of_input, of_hidden)
+
+
+def _cell(net: Layers, name: str, x: Value, weights: _Weights, state: _State, *, stage: str) -> _State:
+    """One layer at one time step."""
+    draft = net.draft
+    one = draft.types[state.cell]
+
+    def apply(part: str, op: str, *reads: Value, stage: str | None = None) -> Value:
+        marks: dict[str, Any] = {} if stage is None else {"stage": stage}
+        return draft.apply(f"{name}.{part}", op, reads, [draft.types[reads[0]]], module=name, **marks)
+
+    of_input = _gemm(net, f"{name}.input_gates", x, *weights.of_input)
+    of_hidden = _gemm(net, f"{name}.hidden_gates", state.hidden, *weights.of_hidden)
+    parts = _split(net, f"{name}.split", apply("gates", "Add", of_input, of_hidden), [one] * len(_GATES))
+    gates = {gate: apply(gate, op, part) for (gate, op), part in zip(_GATES, parts, strict=True)}
+    kept = apply("keep", "Mul", gates["forget"], state.cell)
+    cell = apply("cell", "Add", kept, apply("write", "Mul", gates["in"], gates["change"]), stage=stage)
+    hidden = apply("hidden", "Mul", gates["out"], apply("tanh", "Tanh", cell), stage=stage)
+    return _State(hidden, cell)
+
+
+def _gemm(net: Layers, name: str, x: Value, weight: Value, bias: Value) -> Value:
+    """A fully connected layer on weights that stand already."""
+    made = TensorType((net.shape(x)[0], net.shape(weight)[0]))
+    return net.draft.apply(name, "Gemm", [x, weight, bias], [made], params={"transB": 1}, module=name.rpartition(".")[0])
+
+
+def _split(net: Layers, name: str, x: Value, outputs: list[TensorType]) -> list[Value]:
+    """Copies of the parts of a value; the backward puts their gradients side by side and reads nothing else."""
+    moved = 2 * sum(value.nbytes for value in outputs)
+    seconds = roofline_seconds(device_named(net.graph.graph["device"]), flops=0, bytes_moved=moved)
+    net.draft.add(
+        name, [x], op="Split", flops=0, cost=seconds, phase="forward", saves=(), module=name.rpartition(".")[0], **output_types(outputs)
+    )
+    for k, value in enumerate(outputs):
+        net.draft.types[Value(name, k)] = value
+    return [Value(name, k) for k in range(len(outputs))]

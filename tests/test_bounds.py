@@ -1,0 +1,196 @@
+"""What no plan can go below: by hand, and against the exhaustive search."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import networkx as nx
+import pytest
+from cases import C2, C3, C7_B_FIRST, CASES, c8
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from naive import least_peak, naive_peak
+from strategies import digraphs, memory_models, schedules, simple_digraphs
+from test_kernels import loose_schedules
+
+from planner import Graph, MemoryModel, Op, Tensor, lower, zoo
+from planner.analysis.bounds import infeasible, peak_lower_bound
+
+QUICK = settings(suppress_health_check=list(HealthCheck))
+
+
+def op(name: str, *reads: str, nbytes: int | tuple[int, ...] = 4, **attributes: Any) -> Op:
+    """An op in one line; several sizes are several outputs. None is an output of the graph."""
+    sizes = (nbytes,) if isinstance(nbytes, int) else nbytes
+    names = [name] if len(sizes) == 1 else [f"{name}:{k}" for k in range(len(sizes))]
+    output = attributes.pop("output", False)
+    return Op(name, tuple(Tensor(n, size, output) for n, size in zip(names, sizes, strict=True)), reads, **attributes)
+
+
+def bound(*ops: Op, **memory: Any) -> tuple[int, str | None, set[str]]:
+    found = peak_lower_bound(Graph(ops), MemoryModel(**memory))
+    return found.nbytes, found.op, set(found.live)
+
+
+# ------------------------------------------------------------------------------------------------ by hand
+
+
+def test_the_bound_is_the_largest_working_set_of_one_op() -> None:
+    ops = [op("a", nbytes=10), op("b", "a", nbytes=20, workspace=7), op("c", "b", nbytes=5, output=True)]
+    assert bound(*ops) == (37, "b", {"a", "b"})
+
+
+def test_the_outputs_at_the_end_bind_where_no_op_needs_more() -> None:
+    ops = [op(name, nbytes=10, output=True) for name in "abcd"]
+    assert bound(*ops) == (40, None, {"a", "b", "c", "d"})
+
+
+def test_residents_count_once_in_scope_total_and_not_in_activations() -> None:
+    ops = [op("w", nbytes=100, kind="parameter"), op("a", "w", "w", nbytes=7), op("b", "a", "w", nbytes=3, output=True)]
+    assert bound(*ops) == (110, "b", {"a", "b"})
+    assert bound(*ops, scope="activations") == (10, "b", {"a", "b"})
+    assert bound(ops[0]) == (100, None, set())
+
+
+def test_every_storage_is_rounded_up_once_and_workspace_is_not() -> None:
+    ops = [op("w", nbytes=1, kind="state"), op("a", "w", nbytes=5), op("b", "a", nbytes=9, workspace=3, output=True)]
+    assert bound(*ops, alignment=8) == (8 + 8 + 16 + 3, "b", {"a", "b"})
+
+
+def test_a_value_read_twice_counts_once() -> None:
+    assert bound(op("a", nbytes=10), op("b", "a", "a", nbytes=1, output=True)) == (11, "b", {"a", "b"})
+
+
+def test_a_view_adds_nothing_to_its_base() -> None:
+    ops = [op("a", nbytes=10), op("v", "a", nbytes=10, view=((0, 0, 0),)), op("b", "a", "v", nbytes=1, output=True)]
+    assert bound(*ops)[:2] == (11, "b")
+
+
+def test_a_view_of_a_resident_adds_nothing() -> None:
+    ops = [op("w", nbytes=10, kind="parameter"), op("v", "w", nbytes=10, view=((0, 0, 0),)), op("b", "v", nbytes=1, output=True)]
+    assert bound(*ops)[0] == 11
+
+
+def test_an_update_adds_nothing() -> None:
+    ops = [
+        op("w", nbytes=10, kind="parameter"),
+        op("g", "w", nbytes=10),
+        op("s", "w", "g", nbytes=10, updates=((0, 0),), output=True),
+    ]
+    assert bound(*ops)[:2] == (20, "g")
+    fresh = [op("a", nbytes=10), op("s", "a", nbytes=10, updates=((0, 0),), output=True)]
+    assert bound(*fresh)[0] == 10
+
+
+def test_an_in_place_pair_is_granted_where_the_sizes_are_equal() -> None:
+    assert bound(op("a", nbytes=10), op("b", "a", nbytes=10, inplace=((0, 0, False),), output=True))[0] == 10
+    assert bound(op("a", nbytes=10), op("b", "a", nbytes=9, inplace=((0, 0, False),), output=True))[0] == 19
+    resident = [op("w", nbytes=10, kind="parameter"), op("b", "w", nbytes=10, inplace=((0, 0, False),), output=True)]
+    assert bound(*resident)[0] == 20
+
+
+def test_values_on_one_storage_by_identity_count_once() -> None:
+    ops = [
+        op("a", nbytes=10),
+        op("same", "a", nbytes=10, inplace=((0, 0, True),)),
+        op("b", "a", "same", nbytes=1, output=True),
+    ]
+    assert bound(*ops)[:2] == (11, "b")
+    chained = [*ops[:2], op("again", "same", nbytes=10, inplace=((0, 0, True),)), op("b", "a", "same", "again", nbytes=1, output=True)]
+    assert bound(*chained)[:2] == (11, "b")
+
+
+def test_values_that_an_identity_pair_cannot_join_are_counted_apart_or_the_bound_is_smaller() -> None:
+    ops = [
+        op("a", nbytes=10),
+        op("other", "a", nbytes=6, inplace=((0, 0, True),)),  # sizes differ: never on one storage
+        op("b", "a", "other", nbytes=1, output=True),
+    ]
+    assert 11 <= bound(*ops)[0] <= 17
+
+
+@pytest.mark.parametrize(("case", "nbytes", "binding"), [(C3, 160, "gb"), (C2, 224, "ge1"), (C7_B_FIRST, 38, "B1")])
+def test_cases_with_a_minimum_that_one_step_binds_have_it_as_their_bound(case: Any, nbytes: int, binding: str) -> None:
+    found = peak_lower_bound(lower(case.digraph()), MemoryModel())
+    assert (found.nbytes, found.op) == (nbytes, binding)
+
+
+#: Least peaks by the exhaustive oracle of `cases.md`.
+LEAST = {"C1": 3, "C2": 224, "C3": 160, "C5": 39_829_110_788, "C7-b-first": 38, "C7-dead": 24, "C9": 25, "C9-replayed": 24}
+
+
+@pytest.mark.parametrize(("name", "least"), LEAST.items())
+def test_no_bound_is_above_the_least_peak_that_cases_state(name: str, least: int) -> None:
+    assert peak_lower_bound(lower(CASES[name].digraph()), MemoryModel()).nbytes <= least
+
+
+def test_the_unit_chain_cannot_go_below_one_backward_step() -> None:
+    for n in (2, 5, 50):
+        assert peak_lower_bound(lower(zoo.chain(n, reads=("in",))), MemoryModel()).nbytes == 3
+        assert peak_lower_bound(lower(zoo.chain(n, reads=("in", "out"))), MemoryModel()).nbytes == 4
+
+
+def test_c8_ends_with_its_two_outputs() -> None:
+    found = peak_lower_bound(lower(c8()), MemoryModel())
+    assert found.nbytes <= 8 + 40
+
+
+# ------------------------------------------------------------------------------------------------ laws
+
+
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@given(digraph=simple_digraphs(), memory=memory_models())
+def test_the_bound_is_never_above_the_least_peak_of_the_exhaustive_search(digraph: nx.DiGraph, memory: MemoryModel) -> None:
+    graph = lower(digraph)
+    assert peak_lower_bound(graph, memory).nbytes <= least_peak(graph, memory=memory)
+
+
+@QUICK
+@given(digraph=digraphs(), memory=memory_models(), data=st.data())
+def test_no_legal_schedule_goes_below_the_bound(digraph: nx.DiGraph, memory: MemoryModel, data: st.DataObject) -> None:
+    graph = lower(digraph)
+    for schedule in (data.draw(schedules(graph)), data.draw(loose_schedules(graph))):
+        assert peak_lower_bound(graph, memory).nbytes <= naive_peak(graph, schedule, memory.alignment, memory.scope)
+
+
+@QUICK
+@given(digraph=digraphs(), memory=memory_models())
+def test_the_values_named_are_live_beside_the_op_that_binds(digraph: nx.DiGraph, memory: MemoryModel) -> None:
+    graph = lower(digraph)
+    found = peak_lower_bound(graph, memory)
+    assert len(set(found.live)) == len(found.live)
+    if found.op is None:
+        assert set(found.live) <= set(graph.outputs)
+    else:
+        binding = graph.op_named[found.op]
+        assert set(found.live) <= {*binding.reads, *(t.name for t in binding.outputs)}
+    assert not any(graph.on_resident(value) for value in found.live)
+
+
+# ------------------------------------------------------------------------------------------------ the error
+
+
+def test_the_error_is_proven_only_below_the_bound_and_counts_the_reserve() -> None:
+    graph = lower(C3.digraph())
+    memory = MemoryModel(reserve=10)
+    for budget, proven in ((169, True), (170, False)):
+        error = infeasible(graph, memory, budget=budget, minimum=171, found_by="chen-sqrt")
+        assert (error.proven, error.peak_lower_bound, error.minimum, error.binding_op) == (proven, 170, 171, "gb")
+        assert "171" in str(error)
+        assert "'gb'" in str(error)
+        assert "Raise the budget" in str(error)
+
+
+def test_the_error_without_a_minimum_promises_none() -> None:
+    error = infeasible(lower(C3.digraph()), MemoryModel(), budget=1, minimum=None, found_by="mine")
+    assert error.minimum is None
+    assert "None" not in str(error)
+    assert "Least that works" not in str(error)
+
+
+def test_the_breakdown_of_the_error_adds_up() -> None:
+    # C3 at gb: residents 100, inputs gc 20 and b 20, output gb 20.
+    message = str(infeasible(lower(C3.digraph()), MemoryModel(), budget=1, minimum=161, found_by="auto"))
+    assert all(part in message for part in ("160 B", "100 B", "40 B", "20 B"))
+    ends = Graph([op("a", nbytes=10, output=True), op("b", nbytes=11, output=True)])
+    assert "outputs at the end" in str(infeasible(ends, MemoryModel(), budget=1, minimum=21, found_by="auto"))

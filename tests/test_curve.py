@@ -1,0 +1,577 @@
+"""The trade-off curve: its laws on random training graphs, its files, its figure and its command."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import networkx as nx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from naive import canonical_steps
+from strategies import memory_models
+from test_cli import Answer, error_lines
+from test_cli import run as run
+from test_laws import GRAPHS as TRAINING_GRAPHS
+
+import planner
+from planner import Curve, InfeasibleBudget, MemoryModel, Plan, PlannerError, Problem, Proposal, UnitError, curve, lower, optimize, zoo
+from planner.curves import CSV_COLUMNS, SUFFIXES, Point
+from planner.errors import OutputError, PlanFileError, TimeLimit, UnknownAllocator, UnknownStrategy
+from planner.packing.fit import first_fit
+from planner.search import strategy_names
+from planner.search.chen import chen_budget, chen_sqrt
+
+STRATEGIES = ("auto", "chen-sqrt")
+ON_RANDOM_GRAPHS = settings(max_examples=settings().max_examples // 3, suppress_health_check=list(HealthCheck))
+GRAPHS = st.one_of(TRAINING_GRAPHS, st.integers(3, 12).map(zoo.chain))
+PERCENTS = st.lists(st.sampled_from(["5%", "30%", "50%", "70%", "80%", "90%", "100%"]), min_size=1, max_size=4)
+BUDGETS = st.one_of(st.integers(1, 6), PERCENTS)
+
+
+@pytest.fixture(scope="module")
+def chain() -> Curve:
+    """A curve with all that a curve can have: two strategies, points on the front and off it, and budgets that nothing fits."""
+    return curve(zoo.chain(12), [3, 6, 7, 8, 10, 12, 13], strategies=("chen-budget", "chen-sqrt"))
+
+
+def outcome(graph: Any, point: Point, **options: Any) -> Plan | InfeasibleBudget:
+    try:
+        return optimize(graph, point.budget, strategy=point.strategy, **options)
+    except InfeasibleBudget as error:
+        return error
+
+
+def fits(found: Curve) -> list[Point]:
+    return [point for point in found.points if point.status == "fits"]
+
+
+def undominated(plans: set[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """(arena, cost) of the plans that no other betters, smallest first."""
+    return sorted((a, c) for a, c in plans if not any((b, d) != (a, c) and b <= a and d <= c for b, d in plans))
+
+
+# laws
+
+
+@ON_RANDOM_GRAPHS
+@given(digraph=GRAPHS, budgets=BUDGETS, memory=memory_models(), reserve=st.sampled_from([0, 5]), allocator=st.sampled_from(["auto", None]))
+def test_within_a_strategy_a_larger_budget_never_costs_more_and_no_arena_exceeds_its_budget(
+    digraph: nx.DiGraph, budgets: Any, memory: MemoryModel, reserve: int, allocator: str | None
+) -> None:
+    memory = MemoryModel(memory.scope, memory.alignment, reserve)
+    found = curve(digraph, budgets, strategies=STRATEGIES, memory=memory, allocator=allocator)
+    assert [point.strategy for point in found.points] == sorted((p.strategy for p in found.points), key=STRATEGIES.index)
+    for strategy in STRATEGIES:
+        points = found.of(strategy)
+        assert [p.budget for p in points] == sorted({p.budget for p in points})
+        assert len(points) * len(STRATEGIES) == len(found.points)
+        costs = [p.cost for p in points if p.cost is not None]
+        assert costs == sorted(costs, reverse=True)
+        assert [p.status for p in points] == sorted((p.status for p in points), key=["infeasible", "fits"].index)
+        assert all(p.peak_bytes <= p.arena_bytes <= p.budget - reserve for p in points if p.status == "fits")  # type: ignore[operator]
+
+
+@ON_RANDOM_GRAPHS
+@given(digraph=GRAPHS, budgets=BUDGETS, memory=memory_models(), reserve=st.sampled_from([0, 5]))
+def test_a_point_is_no_worse_than_the_plan_of_its_budget_and_misses_only_with_a_minimum_that_works(
+    digraph: nx.DiGraph, budgets: Any, memory: MemoryModel, reserve: int
+) -> None:
+    graph = lower(digraph)
+    memory = MemoryModel(memory.scope, memory.alignment, reserve)
+    found = curve(graph, budgets, strategies=STRATEGIES, memory=memory)
+    for point in found.points:
+        plan = outcome(graph, point, memory=memory)
+        if point.cost is None:
+            assert isinstance(plan, InfeasibleBudget)
+            assert point.minimum is not None
+            assert point.budget < point.minimum <= (plan.minimum or 0)
+            assert optimize(graph, point.minimum, strategy=point.strategy, memory=memory).report.needed_bytes <= point.minimum
+        elif isinstance(plan, Plan):
+            assert point.cost <= plan.report.plan.cost
+            assert found.keep_all == plan.report.keep_all
+            assert found.peak_lower_bound == lower_bound_of(plan)
+
+
+def lower_bound_of(plan: Plan) -> int:
+    from planner.analysis.bounds import peak_lower_bound
+
+    return peak_lower_bound(plan.graph, plan.memory).nbytes
+
+
+@ON_RANDOM_GRAPHS
+@given(digraph=GRAPHS, budgets=BUDGETS)
+def test_the_front_is_what_no_point_dominates(digraph: nx.DiGraph, budgets: Any) -> None:
+    found = curve(digraph, budgets, strategies=STRATEGIES)
+    plans = {(p.arena_bytes, p.cost) for p in fits(found)}
+    assert [(p.arena_bytes, p.cost) for p in found.front] == undominated(plans)
+    assert set(map(id, found.front)) <= set(map(id, found.points))
+
+
+@ON_RANDOM_GRAPHS
+@given(digraph=GRAPHS, count=st.integers(1, 6), reserve=st.sampled_from([0, 5]))
+def test_a_number_of_budgets_spans_least_peak_to_keep_all(digraph: nx.DiGraph, count: int, reserve: int) -> None:
+    memory = MemoryModel(reserve=reserve)
+    least = [optimize(digraph, strategy=strategy, memory=memory).report for strategy in STRATEGIES]
+    low, high = min(report.needed_bytes for report in least), least[0].keep_all.arena_bytes + reserve
+    found = curve(digraph, count, strategies=STRATEGIES, memory=memory)
+    budgets = [p.budget for p in found.of("auto")]
+    assert budgets[0] == max(1, low)
+    assert budgets == sorted({max(1, low + (high - low) * k // max(1, count - 1)) for k in range(count)})
+    assert any(p.status == "fits" for p in found.points)
+    if count > 1 and high:
+        assert all(found.of(strategy)[-1].overhead == 0 for strategy in STRATEGIES)
+
+
+def test_a_chain_has_the_least_costs_of_public_case_c1_at_every_budget() -> None:
+    points = curve(zoo.chain(8), [7, 8, 9]).points
+    assert [(p.budget, p.cost, p.recomputed_ops, p.extra_runs) for p in points] == [(7, 19.0, 2, 2), (8, 18.0, 1, 1), (9, 17.0, 0, 0)]
+
+
+def jumping(problem: Problem) -> Proposal:
+    """A strategy whose plan costs more at a larger budget: as "chen-budget", but at 8 bytes as "chen-sqrt"."""
+    return chen_sqrt(problem) if problem.budget == 8 else chen_budget(problem)
+
+
+def test_a_cheaper_plan_of_a_smaller_budget_is_carried_to_a_larger_one() -> None:
+    graph = zoo.chain(12)
+    assert optimize(graph, 8, strategy=jumping).report.plan.cost > optimize(graph, 7, strategy=jumping).report.plan.cost
+    seven, eight = curve(graph, [7, 8], strategies=jumping).points
+    assert eight.cost is not None
+    assert seven.cost is not None
+    assert eight.cost <= seven.cost
+
+
+def test_costs_that_round_differently_in_another_order_break_no_law() -> None:
+    graph = nx.DiGraph()
+    for name, nbytes, cost in (("a", 10, 0.1), ("b", 10, 0.2), ("big", 100, 0.3)):  # 0.1 + 0.2 + 0.3 > 0.3 + 0.2 + 0.1
+        graph.add_node(name, nbytes=nbytes, cost=cost, output=name != "big")
+
+    def turned_round(problem: Problem) -> Proposal:
+        return Proposal(canonical_steps(problem.graph, [op.name for op in reversed(problem.graph.ops)]))
+
+    smaller, larger = curve(graph, [110, 120], strategies=turned_round).points
+    assert smaller.arena_bytes == 100
+    assert larger.cost <= smaller.cost  # type: ignore[operator]
+    assert (smaller.overhead, larger.overhead) == (0.0, 0.0)
+
+
+def test_budgets_are_taken_in_every_form_and_equals_once() -> None:
+    graph = zoo.chain(8)  # keep-all peak 9
+    found = curve(graph, ["9", 9, "100%", 1.0, "8B", "0.8", 0.8])
+    assert [p.budget for p in found.points] == [7, 8, 9]
+    assert [p.budget for p in curve(graph, "80%").points] == [7]
+    assert [p.budget for p in curve(graph, 0.8).points] == [7]
+
+
+def test_a_budget_that_nothing_fits_is_kept_and_named(chain: Curve) -> None:
+    missing = [p for p in chain.points if p.status == "infeasible"]
+    assert {(p.strategy, p.budget) for p in missing} == {("chen-budget", 3), ("chen-budget", 6), ("chen-sqrt", 3), ("chen-sqrt", 6)}
+    assert {p.minimum for p in missing} == {7}
+    assert all(p.cost is None and p.arena_bytes is None for p in missing)
+    assert str(chain).count("does not fit; least that works 7 B (7 bytes)") == 4
+    impossible = curve(zoo.chain(12), [2])
+    assert "does not fit, nor can any plan" in str(impossible)  # two inputs and an output of one byte each
+    assert impossible.front == ()
+
+
+def wasteful(graph: planner.Graph, schedule: planner.Schedule, *, memory: MemoryModel) -> planner.Allocation:
+    """First fit, one byte above where it could be."""
+    tight = first_fit(graph, schedule, memory=memory)
+    moved = tuple(msgspec.structs.replace(buffer, offset=buffer.offset + 1) for buffer in tight.buffers)
+    return msgspec.structs.replace(tight, buffers=moved, arena_bytes=tight.arena_bytes + 1)
+
+
+def test_budgets_are_held_against_the_arena_and_not_the_peak() -> None:
+    options: dict[str, Any] = {"allocator": wasteful, "memory": MemoryModel(reserve=2)}
+    found = curve(zoo.chain(12), [*range(10, 17)], **options)
+    for point in found.points:
+        report = optimize(zoo.chain(12), point.budget, **options).report
+        assert (point.peak_bytes, point.arena_bytes) == (report.plan.peak_bytes, report.plan.peak_bytes + 1)
+        assert (point.cost, point.recomputed_ops, point.extra_runs) == (report.plan.cost, report.recomputed_ops, report.extra_runs)
+        assert point.budget == report.needed_bytes
+    assert found.allocator == "wasteful"
+
+
+def inapplicable(problem: Problem) -> Proposal:
+    raise InfeasibleBudget("not a chain", budget=0, minimum=None, peak_lower_bound=0, proven=False, binding_op=None)
+
+
+def test_a_strategy_that_does_not_apply_has_keep_all_alone() -> None:
+    found = curve(zoo.chain(8), 3, strategies=("auto", inapplicable))
+    assert [(p.status, p.minimum, p.overhead) for p in found.of("inapplicable")] == [
+        ("infeasible", 9, None), ("infeasible", 9, None), ("fits", None, 0.0),
+    ]  # fmt: skip
+
+
+def test_an_empty_graph_has_a_curve() -> None:
+    found = curve(nx.DiGraph())
+    assert [(p.arena_bytes, p.overhead) for p in found.points] == [(0, 0.0)]
+    assert "Curve" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "named"),
+    [
+        ({"budgets": 0}, PlannerError, "0"),
+        ({"budgets": -3}, PlannerError, "-3"),
+        ({"budgets": 7_000_000_000}, PlannerError, r"\[7000000000\]"),
+        ({"budgets": True}, UnitError, "True"),
+        ({"budgets": []}, PlannerError, "0 budgets"),
+        ({"budgets": ["7Gb"]}, UnitError, "7Gb"),
+        ({"budgets": [5, 1.5]}, UnitError, "1.5"),
+        ({"budgets": object()}, PlannerError, "object"),
+        ({"strategies": "best"}, UnknownStrategy, "best"),
+        ({"strategies": ()}, PlannerError, "no strategy"),
+        ({"strategies": ("auto", "auto")}, PlannerError, "'auto'"),
+        ({"allocator": "best"}, UnknownAllocator, "best"),
+        ({"jobs": 0}, PlannerError, "jobs 0"),
+        ({"jobs": "2"}, PlannerError, "jobs '2'"),
+        ({"order": "mixed"}, PlannerError, "mixed"),
+        ({"effort": 0}, PlannerError, "effort"),
+        ({"time_limit": 0}, PlannerError, "time limit"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_any_search(arguments: dict[str, Any], error: type[Exception], named: str) -> None:
+    def search(problem: Problem) -> Proposal:
+        raise AssertionError("a search was started")
+
+    with pytest.raises(error, match=named):
+        curve(zoo.chain(4), **{"strategies": search, **arguments})
+
+
+# processes, progress, and being stopped
+
+
+def by_value(problem: Problem) -> Proposal:
+    return chen_budget(problem, sweeps=4)
+
+
+def test_any_number_of_processes_gives_the_same_curve(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planner.search._STRATEGIES", {**planner.search._STRATEGIES, "few": by_value})
+    graph = zoo.resnet(50, batch=2, image=64)
+    options: dict[str, Any] = {"strategies": ("auto", "few", "chen-sqrt"), "memory": MemoryModel(alignment=512, reserve=1000)}
+    one = curve(graph, 5, **options)
+    assert curve(graph, 5, jobs=2, **options) == one
+    assert str(curve(graph, 5, jobs=2, **options)) == str(one)
+
+
+def test_progress_counts_every_search_once_to_the_total() -> None:
+    heard: list[tuple[int, int, str]] = []
+    curve(zoo.chain(12), [7, 8, 13], strategies=("auto", "chen-sqrt"), progress=lambda *words: heard.append(words))
+    assert [done for done, _, _ in heard] == list(range(1, 7))  # least peak, 7 and 8; at 13 keep-all fits without a search
+    assert heard[-1] == (6, 6, "chen-sqrt at 8 B")
+
+
+class Stopping:
+    """A strategy that is interrupted at its nth question."""
+
+    __name__ = "stopping"
+
+    def __init__(self, last: int, error: BaseException | None = None) -> None:
+        self.left, self.error = last, error or KeyboardInterrupt()
+
+    def __call__(self, problem: Problem) -> Proposal:
+        if not self.left:
+            raise self.error
+        self.left -= 1
+        return chen_budget(problem)
+
+
+def test_ctrl_c_keeps_what_was_found_and_says_what_was_not() -> None:
+    found = curve(zoo.chain(12), [6, 8, 9, 10, 13], strategies=Stopping(4))
+    whole = curve(zoo.chain(12), [6, 8, 9, 10, 13], strategies=chen_budget)
+    assert [p.status for p in found.points] == ["infeasible", "fits", "fits", "fits", "fits"]
+    assert [p.cut_short for p in found.points] == [False, False, False, True, False]
+    assert [p.cost for p in found.points[:3]] == [p.cost for p in whole.points[:3]]
+    assert found.points[3].cost == found.points[2].cost
+    assert "Cut short by the time limit or Ctrl-C" in str(found)
+
+
+def test_ctrl_c_that_a_strategy_answers_with_its_best_plan_ends_the_curve() -> None:
+    asked = []
+
+    def cut_short(problem: Problem) -> Proposal:
+        asked.append(problem.budget)
+        return Proposal(chen_budget(problem).schedule, cut_short=problem.budget is not None)
+
+    found = curve(zoo.chain(12), [8, 9, 10], strategies=cut_short)
+    assert asked == [None, 8]
+    assert [p.cut_short for p in found.points] == [True, True, True]
+    assert len({p.cost for p in found.points}) == 1
+
+
+def test_ctrl_c_before_anything_is_found_is_passed_on() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        curve(zoo.chain(12), strategies=Stopping(0))
+
+
+def test_a_time_limit_marks_the_points_it_stopped() -> None:
+    found = curve(zoo.chain(12), [6, 8, 13], strategies=("chen-budget",), time_limit=1e-9)
+    assert found.points[0].status == "not reached"
+    assert found.points[-1].overhead == 0.0
+    assert "not reached" in str(found)
+    late = curve(zoo.chain(12), [6, 13], strategies=Stopping(1, TimeLimit("too late")))
+    assert [(p.status, p.cut_short) for p in late.points] == [("not reached", True), ("fits", False)]
+
+
+def test_an_illegal_proposal_is_an_error_of_its_strategy() -> None:
+    def illegal(problem: Problem) -> Proposal:
+        return Proposal(planner.Schedule.of(chen_budget(problem).schedule.steps[1:]))
+
+    with pytest.raises(PlannerError):
+        curve(zoo.chain(4), strategies=illegal)
+
+
+# files
+
+
+def test_json_comes_back_equal_and_is_versioned(chain: Curve, tmp_path: Path) -> None:
+    chain.save(tmp_path / "curve.json")
+    assert planner.load_curve(tmp_path / "curve.json") == chain
+    content = json.loads((tmp_path / "curve.json").read_text())
+    assert (content["format"], content["version"]) == ("planner-curve", 1)
+    assert content["fingerprint"] == lower(zoo.chain(12)).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda file: file.update(version=2), "version 2"),
+        (lambda file: file.update(format="planner-plan"), "planner-plan"),
+        (lambda file: file.pop("points"), "points"),
+        (lambda file: file["points"][0].update(status="fits"), "status 'fits'"),
+        (lambda file: file["points"][-1].update(cost=None), "figures"),
+        (lambda file: file["points"][-1].update(budget="much"), "budget"),
+        (lambda file: file["memory"].update(alignment=0), "alignment"),
+    ],
+)
+def test_a_damaged_json_file_is_refused(chain: Curve, tmp_path: Path, change: Any, named: str) -> None:
+    file = json.loads(chain.to_json())
+    change(file)
+    (tmp_path / "curve.json").write_text(json.dumps(file))
+    with pytest.raises(PlanFileError, match=named):
+        planner.load_curve(tmp_path / "curve.json")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b'{"format": "\xff"}', b"strategy,budget_bytes\n"])
+def test_a_file_that_is_no_curve_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "curve.json").write_bytes(content)
+    with pytest.raises(PlanFileError, match=r"curve\.json"):
+        planner.load_curve(tmp_path / "curve.json")
+    with pytest.raises(PlanFileError, match="nothing"):
+        planner.load_curve(tmp_path / "nothing.json")
+
+
+def test_csv_has_a_line_a_point_with_exact_ints(tmp_path: Path) -> None:
+    found = curve(zoo.resnet(50, batch=32), 4, strategies=STRATEGIES)
+    found.save(tmp_path / "curve.csv")
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "curve.csv").read_text())))
+    assert tuple(rows[0]) == CSV_COLUMNS
+    assert len(rows) == len(found.points)
+    for row, point in zip(rows, found.points, strict=True):
+        assert (row["strategy"], int(row["budget_bytes"]), row["status"]) == (point.strategy, point.budget, point.status)
+        for column in ("minimum_bytes", "peak_bytes", "arena_bytes", "recomputed_ops", "extra_runs"):
+            value = getattr(point, column.replace("minimum_bytes", "minimum"))
+            assert row[column] == ("" if value is None else str(value))
+        assert row["cost"] == "" or float(row["cost"]) == point.cost
+    assert sum(int(row["on_front"]) for row in rows) == len(found.front)
+    assert int(rows[-1]["arena_bytes"]) == found.keep_all.arena_bytes > 2**30
+
+
+def test_svg_is_xml_that_names_axes_strategies_bound_and_keep_all(chain: Curve, tmp_path: Path) -> None:
+    chain.save(tmp_path / "curve.svg")
+    root = ElementTree.parse(tmp_path / "curve.svg").getroot()
+    texts = {"".join(element.itertext()).strip() for element in root.iter("{http://www.w3.org/2000/svg}text")}
+    assert {
+        "chain:12", "arena (B)", "extra cost over keep-all", "lower bound 3 B", "keep-all 13 B", "Pareto front",
+        "chen-budget (fits 5 of 7 budgets)", "chen-sqrt (fits 5 of 7 budgets)", "no plan fits",
+    } <= texts  # fmt: skip
+
+
+SIGNATURES = {".svg": b"<?xml", ".png": b"\x89PNG\r\n\x1a\n", ".pdf": b"%PDF-", ".PNG": b"\x89PNG"}
+
+
+@pytest.mark.parametrize(("suffix", "signature"), SIGNATURES.items())
+def test_a_figure_has_the_same_bytes_every_time_and_leaves_matplotlib_as_it_was(
+    chain: Curve, tmp_path: Path, suffix: str, signature: bytes
+) -> None:
+    import matplotlib
+
+    before = matplotlib.rcParams.copy()
+    for name in ("one", "two"):
+        chain.save(tmp_path / f"{name}{suffix}")
+    with matplotlib.rc_context({"font.size": 30, "lines.linewidth": 9, "svg.hashsalt": None}):
+        chain.save(tmp_path / f"three{suffix}")
+    one, two, three = ((tmp_path / f"{name}{suffix}").read_bytes() for name in ("one", "two", "three"))
+    assert one.startswith(signature)
+    assert one == two == three
+    assert matplotlib.rcParams.copy() == before
+
+
+def test_figure_text_is_inside_the_page_and_labels_do_not_overlap() -> None:
+    from planner.views.figures import trade_off
+
+    name = "a name with $dollars$ and _underscores_ that is far too long for the page it stands on, so that it must be cut"
+    long = nx.DiGraph(name=name)
+    long.add_node("a", nbytes=4)
+
+    def _under_scored(problem: Problem) -> Proposal:
+        return chen_budget(problem)
+
+    odd = curve(zoo.chain(40), 6, strategies=(*strategy_names(), _under_scored), allocator=None, memory=MemoryModel(reserve=10**6))
+    three = curve(zoo.chain(12), [2, 7, 13], strategies=("auto", "chen-sqrt", "chen-budget"))
+    for found in (curve(zoo.resnet(50, batch=8), 5), curve(long), curve(nx.DiGraph()), curve(zoo.chain(8), [2]), odd, three):
+        figure = trade_off(found)
+        figure.draw_without_rendering()
+        axes, legend = figure.axes[0], figure.legends[0]
+        texts = [*axes.texts, axes.title, axes.get_title(loc="left") and axes._left_title, axes.xaxis.label, axes.yaxis.label]
+        boxes = [(text.get_text(), text.get_window_extent()) for text in texts if text and text.get_text()]
+        boxes.append(("legend", legend.get_window_extent()))
+        page = figure.bbox
+        for what, box in boxes:
+            assert box.x0 >= page.x0 - 1, what
+            assert box.y0 >= page.y0 - 1, what
+            assert box.x1 <= page.x1 + 1, what
+            assert box.y1 <= page.y1 + 1, what
+        for k, (what, box) in enumerate(boxes):
+            assert [other for other, its in boxes[k + 1 :] if box.overlaps(its)] == [], what
+        assert len(legend.texts) == 1 + len(found.strategies) - (not found.front)
+        assert not legend.get_window_extent().overlaps(axes.get_window_extent())
+
+
+@pytest.mark.parametrize("name", ["curve.txt", "curve", "curve.svgz", "curve.csv.gz"])
+def test_an_unknown_suffix_is_refused_with_those_there_are(chain: Curve, tmp_path: Path, name: str) -> None:
+    with pytest.raises(OutputError) as refusal:
+        chain.save(tmp_path / name)
+    assert all(suffix in str(refusal.value) for suffix in SUFFIXES)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_written_is_named(chain: Curve, tmp_path: Path) -> None:
+    for suffix in SUFFIXES:
+        with pytest.raises(OutputError, match=f"missing.*{suffix}"):
+            chain.save(tmp_path / f"missing/curve{suffix}")
+
+
+def test_without_matplotlib_the_extra_is_named_and_tables_still_work(tmp_path: Path) -> None:
+    program = """
+import importlib.util, sys
+sys.modules["matplotlib"] = None
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "matplotlib" else find(name, *rest)
+import planner
+from planner import zoo
+found = planner.curve(zoo.chain(4), 2)
+found.save("curve.csv")
+found.save("curve.json")
+assert found._repr_html_().startswith("<pre>")
+for attempt in (lambda: found.save("curve.png"), lambda: __import__("planner.views.figures").views.figures.trade_off(found)):
+    try:
+        attempt()
+    except planner.PlannerError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.count("pip install 'sublinear-planner[plot]'") == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["curve.csv", "curve.json"]
+
+
+def test_the_table_and_the_figure_are_shown_in_a_notebook(chain: Curve) -> None:
+    shown = chain._repr_html_()
+    assert shown.startswith("<svg")
+    assert "<pre>Curve  chain:12" in shown
+
+
+def test_the_verb_is_not_hidden_by_a_module_of_its_name() -> None:
+    program = "import planner.curves, planner.api, planner; print(planner.curve.__module__)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "planner.api"
+
+
+def test_a_figure_is_saved_without_pyplot_and_a_curve_is_found_without_matplotlib(tmp_path: Path) -> None:
+    program = "import sys, planner; found = planner.curve(planner.zoo.chain(4), 2); print('matplotlib' in sys.modules)\n"
+    program += "found.save('curve.png'); print('matplotlib' in sys.modules, 'matplotlib.pyplot' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.split() == ["False", "True", "False"]
+
+
+# the command
+
+
+def test_the_command_prints_the_table_and_writes_every_file(run: Any, tmp_path: Path) -> None:
+    files = [f"curve{suffix}" for suffix in SUFFIXES]
+    outputs = [word for name in files for word in ("-o", name)]
+    answer = run("curve", "chain:12", "--budgets", "4", "--strategies", "chen-budget,chen-sqrt", *outputs)
+    assert (answer.code, answer.err) == (0, "")
+    found = planner.load_curve(tmp_path / "curve.json")
+    assert answer.out == f"{found}\n  Saved to {', '.join(files)}\n"
+    assert [p.budget for p in found.of("chen-sqrt")] == [7, 9, 11, 13]
+    assert all((tmp_path / name).stat().st_size > 100 for name in files)
+
+
+def test_the_command_prints_one_versioned_object(run: Any) -> None:
+    answer = run("curve", "chain:8", "--budgets", "2, 7,8B,100%", "--strategies", "all", "--allocator", "none", "--json")
+    content = json.loads(answer.out)
+    assert (answer.code, content["schema"], content["version"]) == (0, "planner-curve", 1)
+    assert content["curve"]["strategies"] == list(strategy_names())
+    auto = [point for point in content["curve"]["points"] if point["strategy"] == "auto"]
+    assert [(p["budget"], p["status"], p["cost"]) for p in auto] == [
+        (2, "infeasible", None), (7, "fits", 19.0), (8, "fits", 18.0), (9, "fits", 17.0),
+    ]  # fmt: skip
+    plans = {(p["arena_bytes"], p["cost"]) for p in content["curve"]["points"] if p["status"] == "fits"}
+    assert [(p["arena_bytes"], p["cost"]) for p in content["front"]] == undominated(plans)
+
+
+def test_budgets_that_nothing_fits_exit_4_with_the_least_workable_on_the_last_line(run: Any) -> None:
+    answer: Answer = run("curve", "chain:8", "--budgets", "1,2")  # an op has two inputs and an output of one byte each
+    assert answer.code == 4
+    assert "does not fit" in answer.out
+    least = int(error_lines(answer)[-1].split("works: ")[1].split(" bytes")[0])
+    assert run("curve", "chain:8", "--budgets", f"{least},").code == 0
+    as_json = run("curve", "chain:8", "--budgets", "1,2", "--json")
+    assert as_json.code == 4
+    assert [p["minimum"] for p in json.loads(as_json.out)["curve"]["points"]] == [least, least]
+
+
+def test_a_time_limit_without_any_plan_exits_5(run: Any) -> None:
+    answer = run("curve", "chain:8", "--budgets", "2,3", "--time-limit", "0.000001", "--strategies", "chen-budget")
+    assert answer.code == 5
+    assert "not reached" in answer.out
+
+
+def test_an_existing_file_is_kept_unless_forced(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "curve.csv").write_text("mine")
+    assert run("curve", "chain:4", "-o", "curve.json", "-o", "curve.csv").code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["curve.csv"]
+    assert run("curve", "chain:4", "-o", "curve.json", "-o", "curve.csv", "-f").code == 0
+    assert (tmp_path / "curve.csv").read_text().startswith("strategy,")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "named"),
+    [
+        (["--budgets", "7Gb"], 2, "7Gb"),
+        (["--budgets", "0"], 2, "0"),
+        (["--budgets", "7000000000"], 2, "[7000000000]"),
+        (["--budgets", ","], 2, "budgets"),
+        (["--strategies", "auto,best"], 2, "best"),
+        (["--jobs", "0"], 2, "jobs"),
+        (["-o", "curve.txt"], 2, ".svg"),
+        (["-o", "missing/curve.svg"], 2, "missing/curve.svg"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_that_names_it(run: Any, arguments: list[str], code: int, named: str) -> None:
+    answer = run("curve", "chain:4", *arguments)
+    assert answer.code == code
+    assert len(error_lines(answer)) == 1
+    assert named in answer.err
+    assert answer.out == ""

@@ -1,0 +1,355 @@
+"""Every kernel against a slow obvious twin, and one compiled signature each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from naive import canonical_steps, keep_all, naive_cost, naive_timeline, program_order, runs, stacked
+from strategies import digraphs, memory_models, op_sequences, schedules
+
+from planner import Graph, InfeasibleBudget, MemoryModel, Op, ScheduleError, Tensor, lower, optimize, simulate
+from planner.analysis.encode import encode
+from planner.analysis.liveness import Evaluator
+from planner.kernels import fit, replay, segments
+from planner.schedule import Compute, Free, Schedule
+
+QUICK = settings(suppress_health_check=list(HealthCheck))
+EMPTY = np.empty(0, dtype=np.int64)
+
+
+def ints(items: Sequence[int]) -> Any:
+    return np.array(items, dtype=np.int64)
+
+
+# ------------------------------------------------------------------------------------------------ place
+
+
+def place_twin(
+    order: Sequence[int], nbytes: Sequence[int], start: Sequence[int], end: Sequence[int], alignment: int, best: bool
+) -> tuple[int, list[int]]:
+    """Mark the bytes of everything placed before and live at the same time; take a hole, or the top."""
+    offset, done, top = [0] * len(order), [], 0
+    for buffer in order:
+        size = nbytes[buffer]
+        if size == 0:
+            continue
+        meets = [other for other in done if start[other] < end[buffer] and start[buffer] < end[other]]
+        taken = set()
+        for other in meets:
+            taken |= set(range(offset[other], -(-(offset[other] + nbytes[other]) // alignment) * alignment))
+        ceiling = max(taken, default=-1) + 1
+        holes, begin = [], None
+        for byte in range(ceiling):
+            if byte in taken:
+                if begin is not None:
+                    holes.append((begin, byte - begin))
+                begin = None
+            elif begin is None:
+                begin = byte
+        fitting = [hole for hole in holes if hole[1] >= size]
+        if not fitting:
+            offset[buffer] = ceiling
+        elif best:
+            offset[buffer] = min(fitting, key=lambda hole: (hole[1], hole[0]))[0]
+        else:
+            offset[buffer] = fitting[0][0]
+        done.append(buffer)
+        top = max(top, offset[buffer] + size)
+    return top, offset
+
+
+@st.composite
+def intervals(draw: Callable) -> tuple[list[int], list[int], list[int], list[int], int]:
+    """Order, bytes, start and end of buffers, and an alignment that storages are rounded up to; workspaces are not."""
+    alignment = draw(st.sampled_from([1, 4, 7]))
+    rows = draw(
+        st.lists(
+            st.tuples(st.sampled_from([1, 2, 5, 3, 8, 0]), st.sampled_from([0, 0, 1]), st.integers(0, 9), st.integers(1, 8)), max_size=24
+        )
+    )
+    sizes = [units * alignment + spare for units, spare, _, _ in rows]
+    starts = [start for _, _, start, _ in rows]
+    ends = [start + length for _, _, start, length in rows]
+    return draw(st.permutations(range(len(rows)))), sizes, starts, ends, alignment
+
+
+@QUICK
+@given(buffers=intervals(), best=st.booleans())
+@example(buffers=([], [], [], [], 1), best=False)
+@example(buffers=([0, 1, 2, 3, 4, 5], [4, 6, 3, 3, 2, 2], [0, 0, 0, 0, 0, 1], [2, 1, 2, 1, 2, 2], 1), best=True)
+@example(buffers=([0, 1, 2, 3, 4, 5], [4, 6, 3, 3, 2, 2], [0, 0, 0, 0, 0, 1], [2, 1, 2, 1, 2, 2], 1), best=False)
+def test_place_fills_the_same_holes_as_its_twin(buffers: Any, best: bool) -> None:
+    order, nbytes, start, end, alignment = buffers
+    offset = np.full(len(order), -1, dtype=np.int64)
+    top = fit.place(ints(order), ints(nbytes), ints(start), ints(end), alignment, best, offset)
+    assert (top, offset.tolist()) == place_twin(order, nbytes, start, end, alignment, best)
+
+
+# ------------------------------------------------------------------------------------------------ threshold_cuts
+
+
+def alg3_twin(sizes: Sequence[int], candidates: Sequence[int], threshold: int) -> tuple[list[int], int, int]:
+    """Alg. 3 node by node, as `original.md` 1.3 states it: which nodes are cut (m = 0), x and y."""
+    temp = x = y = 0
+    cut = []
+    for node, size in enumerate(sizes):
+        temp += size
+        if node in candidates and temp > threshold:
+            x += size
+            y = max(y, temp)
+            cut.append(node)
+            temp = 0
+    return cut, x, y
+
+
+def threshold_cuts(gaps: Sequence[int], kept: Sequence[int], threshold: int) -> tuple[list[int], int, int]:
+    cuts = np.full(len(gaps), -1, dtype=np.int64)
+    count, x, y = segments.threshold_cuts(ints(gaps), ints(kept), threshold, cuts)
+    return cuts[:count].tolist(), x, y
+
+
+@QUICK
+@given(
+    nodes=st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=20),
+    threshold=st.integers(0, 40),
+)
+@example(nodes=[], threshold=0)
+def test_threshold_cuts_are_those_of_algorithm_3(nodes: list[tuple[int, bool]], threshold: int) -> None:
+    sizes = [size for size, _ in nodes]
+    candidates = [k for k, (_, candidate) in enumerate(nodes) if candidate]
+    gaps = [sum(sizes[before + 1 : after + 1]) for before, after in pairwise([-1, *candidates])]
+    cuts, x, y = threshold_cuts(gaps, [sizes[k] for k in candidates], threshold)
+    assert ([candidates[c] for c in cuts], x, y) == alg3_twin(sizes, candidates, threshold)
+
+
+def test_threshold_cuts_by_hand() -> None:
+    # sizes 3 1 4 1 5, all candidates, B = 4 (strict): 3, 3+1=4 stay; 4+4=8 > 4 cut at the third; 1; 1+5=6 > 4 cut at the fifth.
+    assert threshold_cuts([3, 1, 4, 1, 5], [3, 1, 4, 1, 5], 4) == ([2, 4], 9, 8)
+    assert threshold_cuts([3, 1, 4, 1, 5], [3, 1, 4, 1, 5], 0) == ([0, 1, 2, 3, 4], 14, 5)
+    assert threshold_cuts([3, 1, 4, 1, 5], [3, 1, 4, 1, 5], 14) == ([], 0, 0)
+
+
+# ------------------------------------------------------------------------------------------------ recompute
+
+
+def recompute_twin(graph: Graph, counts: dict[str, int], forward: set[str]) -> list[str]:
+    """Alg. 2 as the paper states it: every copy is a node of its own, wired to the newest copy of each predecessor."""
+    newest = dict.fromkeys(counts, 0)
+    sequence: list[str] = []
+
+    def run(op: str, copy: int, *, last: bool) -> None:
+        for value in graph.op_named[op].reads:
+            maker = graph.producer[value].name
+            target = counts.get(maker, 0) if last else min(counts.get(maker, 0), copy)
+            if newest.get(maker, 0) < target:
+                run(maker, target, last=False)
+        if op in newest:
+            newest[op] = max(newest[op], copy)
+        sequence.append(op)
+
+    for op in program_order(graph):
+        if op in forward:
+            sequence.append(op)
+        else:
+            run(op, 0, last=True)
+    return sequence
+
+
+@QUICK
+@given(digraph=digraphs(), data=st.data())
+def test_recompute_runs_the_same_copies_in_the_same_order_as_its_twin(digraph: Any, data: st.DataObject) -> None:
+    graph = lower(digraph)
+    program = program_order(graph)
+    forward = set(program[: data.draw(st.integers(0, len(program)))])
+    counts = {name: data.draw(st.integers(0, 3)) for name in program if name in forward}
+    sequence = np.empty(len(program) + sum(counts.values()), dtype=np.int64)
+    length = segments.recompute(
+        encode(graph, MemoryModel()).arrays,
+        ints([k for k, op in enumerate(graph.ops) if not op.resident]),
+        ints([counts.get(op.name, 0) for op in graph.ops]),
+        np.array([op.name in forward for op in graph.ops], dtype=np.bool_),
+        np.full(len(graph.ops), -1),
+        sequence,
+    )
+    assert [graph.ops[row].name for row in sequence[:length].tolist()] == recompute_twin(graph, counts, forward)
+
+
+# ------------------------------------------------------------------------------------------------ canonical_frees, replay
+
+
+@QUICK
+@given(digraph=digraphs(), data=st.data())
+def test_canonical_frees_are_those_of_rule_11(digraph: Any, data: st.DataObject) -> None:
+    graph = lower(digraph)
+    order = data.draw(op_sequences(graph))
+    evaluator = Evaluator(graph, MemoryModel())
+    rows = ints([evaluator.encoded.op_index[name] for name in order])
+    assert runs(evaluator.schedule(rows)) == runs(canonical_steps(graph, order))
+
+
+def is_legal(graph: Graph, schedule: Schedule) -> bool:
+    try:
+        simulate(graph, schedule)
+    except ScheduleError:
+        return False
+    return True
+
+
+@st.composite
+def loose_schedules(draw: Callable, graph: Graph) -> Schedule:
+    """Legal, and seldom canonical: ops with some outputs live run again, and frees come later or never."""
+    schedule = draw(schedules(graph))
+    several = [op for op in graph.ops if op.kind == "op" and op.recomputable and len(op.outputs) > 1]
+    for _ in range(draw(st.integers(0, 2)) if several else 0):
+        op = draw(st.sampled_from(several))
+        again = [Free(draw(st.sampled_from(op.outputs)).name), Compute(op.name)]
+        places = [k for k, step in enumerate(schedule.steps, 1) if isinstance(step, Compute)]
+        changed = [Schedule.of([*schedule.steps[:k], *again, *schedule.steps[k:]]) for k in places]
+        schedule = draw(st.sampled_from([other for other in changed if is_legal(graph, other)] or [schedule]))
+    for _ in range(draw(st.integers(0, 5))):
+        frees = [k for k, step in enumerate(schedule.steps) if isinstance(step, Free)]
+        if not frees:
+            break
+        steps = list(schedule.steps)
+        k = draw(st.sampled_from(frees))
+        later = draw(st.integers(0, len(steps)))
+        free = steps.pop(k)
+        if later > k:  # else: never
+            steps.insert(later - 1, free)
+        changed = Schedule.of(steps)
+        schedule = changed if is_legal(graph, changed) else schedule
+    return schedule
+
+
+def check_replay(graph: Graph, schedule: Schedule, memory: MemoryModel) -> None:
+    liveness = Evaluator(graph, memory).liveness(schedule)
+    trace = simulate(graph, schedule, memory=memory)
+    assert tuple(liveness.timeline_bytes.tolist()) == trace.timeline_bytes == tuple(naive_timeline(graph, schedule, memory=memory))
+    assert (liveness.peak_bytes, liveness.cost) == (trace.peak_bytes, trace.cost)
+    assert liveness.cost == naive_cost(graph, schedule)
+    assert liveness.resident_bytes == trace.resident_bytes
+    names = [op.name for op in graph.ops], list(graph.tensors)
+    found = [
+        (names[not scratch][row], run, bool(scratch), nbytes, start, end)
+        for row, run, scratch, nbytes, start, end in zip(
+            liveness.value.tolist(),
+            liveness.execution.tolist(),
+            liveness.workspace.tolist(),
+            liveness.nbytes.tolist(),
+            liveness.start.tolist(),
+            liveness.end.tolist(),
+            strict=True,
+        )
+    ]
+    wanted = stacked(graph, schedule, memory=memory).buffers
+    assert sorted(found) == sorted((b.value, b.execution, b.workspace, b.nbytes, b.start, b.end) for b in wanted)
+
+
+@QUICK
+@given(digraph=digraphs(), memory=memory_models(), data=st.data())
+def test_replay_of_a_canonical_schedule_equals_the_judge_and_the_naive_history(
+    digraph: Any, memory: MemoryModel, data: st.DataObject
+) -> None:
+    graph = lower(digraph)
+    schedule = data.draw(schedules(graph))
+    check_replay(graph, schedule, memory)
+    evaluator = Evaluator(graph, memory)
+    trace = simulate(graph, schedule, memory=memory)
+    assert evaluator.evaluate(evaluator.sequence(schedule)) == (trace.peak_bytes, trace.cost)
+
+
+@QUICK
+@given(digraph=digraphs(), memory=memory_models(), data=st.data())
+def test_replay_of_late_frees_and_kept_siblings_equals_the_judge_and_the_naive_history(
+    digraph: Any, memory: MemoryModel, data: st.DataObject
+) -> None:
+    graph = lower(digraph)
+    check_replay(graph, data.draw(loose_schedules(graph)), memory)
+
+
+def test_replay_counts_the_copy_of_a_kept_sibling_for_one_step() -> None:
+    graph = Graph(
+        [
+            Op("pair", (Tensor("pair:0", 4), Tensor("pair:1", 8))),
+            Op("a", (Tensor("a", 1),), reads=("pair:0",)),
+            Op("b", (Tensor("b", 1, output=True),), reads=("pair:0", "pair:1", "a")),
+        ]
+    )
+    schedule = Schedule.of(
+        [Compute("pair"), Compute("a"), Free("pair:0"), Compute("pair"), Compute("b"), Free("pair:0"), Free("pair:1"), Free("a")]
+    )
+    check_replay(graph, schedule, MemoryModel())
+    timeline = Evaluator(graph, MemoryModel()).liveness(schedule).timeline_bytes.tolist()
+    assert timeline == [12, 13, 4 + 8 + 8 + 1, 14]  # the third step makes both anew beside the kept pair:1 and a
+
+
+@QUICK
+@given(digraph=digraphs(), data=st.data())
+def test_a_sequence_is_illegal_where_the_judge_says_so_and_only_there(digraph: Any, data: st.DataObject) -> None:
+    graph = lower(digraph)
+    names = [op.name for op in graph.ops]
+    order = data.draw(op_sequences(graph))
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(order)))
+        change = data.draw(st.sampled_from(["insert", "drop", "swap"]))
+        if change == "insert":
+            order.insert(place, data.draw(st.sampled_from(names)))
+        elif change == "drop" and place < len(order):
+            del order[place]
+        elif place + 1 < len(order):
+            order[place], order[place + 1] = order[place + 1], order[place]
+    evaluator = Evaluator(graph, MemoryModel())
+    rows = ints([names.index(name) for name in order])
+    outcome = evaluator.evaluate(rows)
+    schedule = evaluator.schedule(rows)
+    if is_legal(graph, schedule):
+        trace = simulate(graph, schedule)
+        assert outcome == (trace.peak_bytes, trace.cost)
+    else:
+        assert outcome is None
+
+
+def test_an_empty_program_and_an_op_without_outputs_replay() -> None:
+    empty = Graph([])
+    assert Evaluator(empty, MemoryModel()).evaluate(EMPTY) == (0, 0.0)
+    check_replay(empty, Schedule.of([]), MemoryModel())
+    sink = Graph([Op("p", (Tensor("p", 5),), kind="parameter"), Op("sink", (), reads=("p",), workspace=3)])
+    check_replay(sink, keep_all(sink), MemoryModel(alignment=4))
+    assert Evaluator(sink, MemoryModel(alignment=4)).evaluate(ints([1])) == (11, 1.0)
+    assert Evaluator(sink, MemoryModel()).evaluate(ints([1, 1])) is None  # rule 8: it runs once
+
+
+# ------------------------------------------------------------------------------------------------ signatures
+
+
+@settings(max_examples=20, suppress_health_check=list(HealthCheck))
+@given(digraph=digraphs(), memory=memory_models())
+def _exercise(digraph: Any, memory: MemoryModel) -> None:
+    for budget in (None, 1000, 10):
+        with suppress(InfeasibleBudget):
+            optimize(digraph, budget, memory=memory)
+
+
+def test_every_kernel_is_compiled_for_one_signature() -> None:
+    _exercise()
+    test_an_empty_program_and_an_op_without_outputs_replay()
+    test_threshold_cuts_by_hand()
+    test_threshold_cuts_are_those_of_algorithm_3()
+    test_recompute_runs_the_same_copies_in_the_same_order_as_its_twin()
+    test_place_fills_the_same_holes_as_its_twin()
+    kernels = {
+        f"{module.__name__}.{name}": value
+        for module in (fit, replay, segments)
+        for name, value in vars(module).items()
+        if hasattr(value, "signatures")
+    }
+    assert {name.rsplit(".", 1)[1] for name in kernels} >= {"place", "canonical_frees", "replay", "threshold_cuts", "recompute"}
+    assert {name: len(kernel.signatures) for name, kernel in kernels.items() if len(kernel.signatures) > 1} == {}
+    public = [kernel for name, kernel in kernels.items() if not name.rsplit(".", 1)[1].startswith("_")]
+    assert all(len(kernel.signatures) == 1 for kernel in public)
