@@ -36,7 +36,7 @@ def chen_sqrt(problem: Problem) -> Proposal:
     return trials.proposal()
 
 
-def chen_budget(problem: Problem, *, sweeps: int = 64) -> Proposal:
+def chen_budget(problem: Problem, *, sweeps: int = 128) -> Proposal:
     """Cut the forward pass into segments whose own activations fit a threshold, and sweep the threshold.
 
     Cost against threshold is not monotone, so every candidate is evaluated exactly. Of each threshold's cuts, a prefix can
