@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from planner import errors
+from planner.names import ALLOCATORS, STRATEGIES
+from planner.views.progress import progress_bar, spinner
 
 if TYPE_CHECKING:
-    from planner.curves import Curve
     from planner.graph import Graph
     from planner.memory import MemoryModel
 
@@ -29,8 +29,9 @@ EXIT_CODES = (
     (errors.PlannerError, 2),
 )
 
+_STRATEGIES = ", ".join(STRATEGIES)
 _SEARCH_OPTIONS = (
-    click.option("--allocator", default="auto", show_default=True, help="auto, first-fit, best-fit, or none for live bytes only."),
+    click.option("--allocator", default="auto", show_default=True, help=f"{', '.join(ALLOCATORS)}, or none for live bytes only."),
     click.option("--order", type=click.Choice(["free", "pinned"]), default="free", show_default=True, help="May first runs change order?"),
     click.option("--effort", type=float, default=1.0, show_default=True, help="Search work, relative to the default."),
     click.option("--time-limit", type=float, metavar="SECONDS", help="Return the best found by then."),
@@ -73,7 +74,7 @@ def cli() -> None:
 @cli.command(epilog=_GRAPH_HELP)
 @click.argument("graph")
 @click.option("--budget", help='"7GB" (7e9), "7GiB" (7*2**30), bytes, "40%" or "0.4" of the keep-all peak, or "auto". [least peak]')
-@click.option("--strategy", default="auto", show_default=True, help="auto, chen-budget or chen-sqrt.")
+@click.option("--strategy", default="auto", show_default=True, help=f"{_STRATEGIES}.")
 @_options(_SEARCH_OPTIONS, _GRAPH_OPTIONS, _MEMORY_OPTIONS, _OUTPUT_OPTIONS, _JSON)
 def optimize(graph: str, budget: str | None, allocator: str, output: str | None, force: bool, as_json: bool, **options: Any) -> None:
     """Find the cheapest plan that fits a budget."""
@@ -81,9 +82,9 @@ def optimize(graph: str, budget: str | None, allocator: str, output: str | None,
     from planner.api import optimize as find_plan
 
     memory = _memory(options)
-    with _progress("reading the graph"):
+    with spinner("reading the graph"):
         program = _graph(graph, options)
-    with _progress("planning"):
+    with spinner("planning"):
         plan = find_plan(
             program, budget, strategy=options["strategy"], allocator=None if allocator == "none" else allocator, memory=memory,
             order=options["order"], effort=options["effort"], time_limit=options["time_limit"], seed=options["seed"],
@@ -100,7 +101,7 @@ def optimize(graph: str, budget: str | None, allocator: str, output: str | None,
 @cli.command(epilog=_GRAPH_HELP)
 @click.argument("graph")
 @click.option("--budgets", default="16", show_default=True, help='How many, from least peak to keep-all; or a list: "4GB,5GB,40%".')
-@click.option("--strategies", default="auto", show_default=True, help='Names with commas between, or "all".')
+@click.option("--strategies", default="auto", show_default=True, help=f'"all", or names with commas between: {_STRATEGIES}.')
 @click.option("--jobs", type=int, default=1, show_default=True, help="Processes; -1 takes every core.")
 @click.option("-o", "--output", "outputs", multiple=True, metavar="FILE", help="Write .csv, .json, .svg, .png or .pdf; may be repeated.")
 @_options(_SEARCH_OPTIONS, _GRAPH_OPTIONS, _MEMORY_OPTIONS, _FORCE, _JSON)
@@ -109,16 +110,16 @@ def curve(graph: str, budgets: str, strategies: str, jobs: int, outputs: tuple[s
     for output in outputs:
         _check_output(output, force=options["force"])
     from planner.api import curve as find_curve
-    from planner.curves import check_path
+    from planner.curves import check_path, nothing_fits
     from planner.search import strategy_names
 
     for output in outputs:
         check_path(output)
     memory = _memory(options)
     listed = [budget.strip() for budget in budgets.split(",") if budget.strip()]
-    with _progress("reading the graph"):
+    with spinner("reading the graph"):
         program = _graph(graph, options)
-    with _progress_bar("planning") as progress:
+    with progress_bar("planning") as progress:
         found = find_curve(
             program, int(budgets) if budgets.strip().isdecimal() else listed,
             strategies=strategy_names() if strategies == "all" else [name.strip() for name in strategies.split(",")],
@@ -132,12 +133,12 @@ def curve(graph: str, budgets: str, strategies: str, jobs: int, outputs: tuple[s
     else:
         click.echo(str(found))
         click.echo(f"  Saved to {', '.join(outputs)}" if outputs else "  Draw the curve with -o curve.svg")
-    nothing_fits = _nothing_fits(found)
-    if nothing_fits is not None and as_json:  # one object is printed, and it says so point by point
-        click.echo(f"error: {nothing_fits}", err=True)
-        raise click.exceptions.Exit(_exit_code(nothing_fits))
-    if nothing_fits is not None:
-        raise nothing_fits
+    error = nothing_fits(found)
+    if error is not None and as_json:  # one object is printed, and it says so point by point
+        click.echo(f"error: {error}", err=True)
+        raise click.exceptions.Exit(_exit_code(error))
+    if error is not None:
+        raise error
 
 
 @cli.command(epilog=_GRAPH_HELP)
@@ -147,7 +148,7 @@ def curve(graph: str, budgets: str, strategies: str, jobs: int, outputs: tuple[s
 def inspect(graph: str, top: int, as_json: bool, **options: Any) -> None:
     """Count what a graph holds, and what its backward pass keeps alive."""
     memory = _memory(options)
-    with _progress("reading the graph"):
+    with spinner("reading the graph"):
         source: dict[str, Any] = {}
         program = _graph(graph, options, source)
         from planner.analysis.inventory import take_inventory
@@ -195,7 +196,7 @@ def verify(plan: str, graph: str | None, execute: bool, scale: int | None, as_js
     trace = loaded.verify()
     buffers = 0 if loaded.allocation is None else len(loaded.allocation.buffers)
     needed = loaded.report.needed_bytes
-    with _progress("running the plan"):
+    with spinner("running the plan"):
         executed = loaded.execute(scale=scale) if execute else None
     if as_json:
         verdict = {"ok": True, "peak_bytes": trace.peak_bytes, "needed_bytes": needed, "budget": loaded.budget}
@@ -324,48 +325,6 @@ def _print_json(schema: str, content: dict[str, Any]) -> None:
     import msgspec
 
     click.echo(msgspec.json.encode({"schema": schema, "version": 1, **content}).decode())
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[None]:
-    """A spinner on standard error while something long runs; nothing where that is no terminal."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(f"{what} ..."):
-        yield
-
-
-@contextmanager
-def _progress_bar(what: str) -> Iterator[Callable[[int, int, str], None] | None]:
-    """A bar on standard error, for work that counts its steps; None where that is no terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress, TimeElapsedColumn
-
-    with Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total, last: bar.update(task, completed=done, total=total, description=f"{what}, {last}")
-
-
-def _nothing_fits(found: Curve) -> errors.PlannerError | None:
-    """The error where a curve has no plan at all, so that it exits as one plan would."""
-    if any(point.status == "fits" for point in found.points):
-        return None
-    if any(point.status == "not reached" for point in found.points):
-        return errors.TimeLimit("no plan for any of the budgets was found in time; raise the limit or the budgets")
-    minimum, strategy = min((point.minimum or 0, point.strategy) for point in found.points)
-    floor = found.peak_lower_bound + found.memory.reserve
-    budget = max(point.budget for point in found.points)
-    least = f"Least that works: {minimum} bytes ({strategy!r}). Raise the budgets to that."
-    return errors.InfeasibleBudget(
-        f"no plan fits any of the budgets\n{least}", budget=budget, minimum=minimum, peak_lower_bound=floor, proven=budget < floor,
-        binding_op=None,
-    )  # fmt: skip
 
 
 def _exit_code(error: errors.PlannerError) -> int:

@@ -8,12 +8,12 @@ import importlib.util
 import io
 import os
 from pathlib import Path
-from typing import Any, Final, Literal, Optional
+from typing import Final, Literal, Optional
 
 import msgspec
 
-from planner.errors import OutputError, PlanFileError, PlannerError
-from planner.files import write_whole
+from planner.errors import InfeasibleBudget, OutputError, PlanFileError, PlannerError, TimeLimit
+from planner.files import read_versioned, write_whole
 from planner.memory import MemoryModel
 from planner.problem import Order
 from planner.report import Figures
@@ -230,20 +230,24 @@ def load_curve(path: str | os.PathLike[str]) -> Curve:
     Raises:
         PlanFileError: missing, not a curve, another version, or damaged.
     """
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise PlanFileError(f"cannot read curve {str(path)!r}: {error.strerror or error}") from None
-    try:
-        head = msgspec.json.decode(content, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise PlanFileError(f"{str(path)!r} is not a curve file: {error}") from None
-    if head.get("format") != FORMAT:
-        raise PlanFileError(f"{str(path)!r} is not a curve file: format is {head.get('format')!r}, expected {FORMAT!r}")
-    if head.get("version") != VERSION:
-        found = head.get("version")
-        raise PlanFileError(f"{str(path)!r} is a curve of version {found!r}; this planner reads version {VERSION}: make it again")
+    head = read_versioned(path, kind="curve", format=FORMAT, version=VERSION, again="make it again")
     try:
         return msgspec.convert(head, Curve)
     except (msgspec.ValidationError, PlannerError, RecursionError) as error:
         raise PlanFileError(f"{str(path)!r} is damaged: {error}") from None
+
+
+def nothing_fits(found: Curve) -> PlannerError | None:
+    """The error where a curve has no plan at all, so that it exits as one plan would."""
+    if any(point.status == "fits" for point in found.points):
+        return None
+    if any(point.status == "not reached" for point in found.points):
+        return TimeLimit("no plan for any of the budgets was found in time; raise the limit or the budgets")
+    minimum, strategy = min((point.minimum or 0, point.strategy) for point in found.points)
+    floor = found.peak_lower_bound + found.memory.reserve
+    budget = max(point.budget for point in found.points)
+    least = f"Least that works: {minimum} bytes ({strategy!r}). Raise the budgets to that."
+    return InfeasibleBudget(
+        f"no plan fits any of the budgets\n{least}", budget=budget, minimum=minimum, peak_lower_bound=floor, proven=budget < floor,
+        binding_op=None,
+    )  # fmt: skip

@@ -7,7 +7,7 @@
       InfeasibleBudget    no plan fits; carries the least that works
       UnknownStrategy     no strategy of that name
       UnknownAllocator    no allocator of that name
-      PlanFileError       a plan file that cannot be read
+      PlanFileError       a plan or curve file that cannot be read
       OutputError         a file that cannot be written
       KernelCacheError    no folder to keep compiled kernels in
       TimeLimit           the time limit passed before any plan was found
@@ -97,7 +97,7 @@ class UnknownAllocator(PlannerError):
 
 
 class PlanFileError(PlannerError):
-    """A plan file cannot be read: missing, another version, another graph, or damaged."""
+    """A plan or curve file cannot be read: missing, another version, another graph, or damaged."""
 
 
 class OutputError(PlannerError):

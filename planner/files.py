@@ -1,12 +1,15 @@
-"""Files are written whole or not at all."""
+"""Files are written whole or not at all, and read in the one version that is understood."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
-from planner.errors import OutputError
+import msgspec
+
+from planner.errors import OutputError, PlanFileError
 
 
 def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
@@ -40,6 +43,33 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
     finally:
         if temporary is not None and os.path.exists(temporary):
             os.unlink(temporary)
+
+
+def read_versioned(path: str | os.PathLike[str], *, kind: str, format: str, version: int, again: str) -> dict[str, Any]:
+    """The content of a JSON file that carries its format and version; what is in it is not checked further.
+
+    Args:
+        kind: "plan" or "curve", for the errors.
+        format, version: what the file must carry.
+        again: how to get a file of this version.
+    Raises:
+        PlanFileError: missing, not JSON, of another kind, or of another version.
+    """
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except OSError as error:
+        raise PlanFileError(f"cannot read {kind} {str(path)!r}: {error.strerror or error}") from None
+    try:
+        head = msgspec.json.decode(content, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise PlanFileError(f"{str(path)!r} is not a {kind} file: {error}") from None
+    if head.get("format") != format:
+        raise PlanFileError(f"{str(path)!r} is not a {kind} file: format is {head.get('format')!r}, expected {format!r}")
+    if head.get("version") != version:
+        found = head.get("version")
+        raise PlanFileError(f"{str(path)!r} is a {kind} of version {found!r}; this planner reads version {version}: {again}")
+    return head
 
 
 def _umask() -> int:

@@ -47,7 +47,7 @@ class Buffer(msgspec.Struct, frozen=True):
         value: the value whose making allocated it; for workspace, the op.
         execution: which run of that op, from 0.
         workspace: True for the scratch bytes of one step.
-        nbytes: bytes, rounded up to the alignment.
+        nbytes: bytes, rounded up to the alignment (workspace is not).
         start, end: Compute steps during which it is live, half-open.
         offset: first byte in the arena, above the residents.
     """

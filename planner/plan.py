@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import TYPE_CHECKING, Any, Final, Optional
+from typing import TYPE_CHECKING, Final, Optional
 
 import msgspec
 
 from planner.errors import PlanFileError, PlannerError, VerificationError
-from planner.files import write_whole
+from planner.files import read_versioned, write_whole
 from planner.graph import Graph, Op
 from planner.memory import Allocation, MemoryModel
 from planner.report import Report, proven, replayed
@@ -114,7 +114,8 @@ class Plan:
             VerificationError: names the value whose bytes differ, and the step that damaged it.
             PlannerError: a plan without offsets, or a scale below 1.
         """
-        from planner.executors.arena import automatic_scale, execute
+        from planner.executors.arena import execute
+        from planner.executors.layout import automatic_scale
 
         if self.allocation is None:
             raise PlannerError("a plan with no offsets (allocator none) cannot be run; plan again with an allocator, or `allocate` it")
@@ -147,20 +148,7 @@ def load(path: str | os.PathLike[str], graph: Graph | None = None) -> Plan:
     Raises:
         PlanFileError: missing, not a plan, another version, damaged, or the plan of another graph.
     """
-    try:
-        with open(path, "rb") as file:
-            content = file.read()
-    except OSError as error:
-        raise PlanFileError(f"cannot read plan {str(path)!r}: {error.strerror or error}") from None
-    try:
-        head = msgspec.json.decode(content, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise PlanFileError(f"{str(path)!r} is not a plan file: {error}") from None
-    if head.get("format") != FORMAT:
-        raise PlanFileError(f"{str(path)!r} is not a plan file: format is {head.get('format')!r}, expected {FORMAT!r}")
-    if head.get("version") != VERSION:
-        found = head.get("version")
-        raise PlanFileError(f"{str(path)!r} is a plan of version {found!r}; this planner reads version {VERSION}: plan it again")
+    head = read_versioned(path, kind="plan", format=FORMAT, version=VERSION, again="plan it again")
     try:
         parts = msgspec.convert(head, _PlanFile)
         own = Graph(parts.ops, name=parts.graph_name)

@@ -62,7 +62,7 @@ class Proposal(msgspec.Struct, frozen=True):
 class Strategy(Protocol):
     """Problem -> Proposal. `functools.partial` carries options.
 
-    Raises InfeasibleBudget where it finds no plan within the budget, with the least peak it reached as `minimum`.
+    Raises InfeasibleBudget where it finds no plan within the budget, with the least peak it reached, plus the reserve, as `minimum`.
     """
 
     def __call__(self, problem: Problem, /) -> Proposal: ...

@@ -188,25 +188,30 @@ class _Replay:
             self._join(output, inputs[i], now)
             self.joined[output, execution] = op.reads[i]
             self.inplace.append((now, output, op.reads[i]))
-        scratch = 0
-        for o, tensor in enumerate(op.outputs):
-            if o in aliased or (o in placed and o not in kept):
-                continue
+        fresh = [o for o in range(len(op.outputs)) if o not in aliased and (o in kept or o not in placed)]
+        copies_bytes = self._allocate(op, execution, now, fresh, kept)
+        if op.workspace:
+            self.workspaces.append((name, execution, op.workspace, now))
+        self.timeline.append(self.resident_bytes + self.live_bytes + copies_bytes + op.workspace)
+        self.costs.append(op.cost)
+        for storage in taken:
+            self._release_if_nameless(storage)
+
+    def _allocate(self, op: Op, execution: int, now: int, fresh: list[int], kept: set[int]) -> int:
+        """Storages of their own for these outputs; returns the bytes of those that exist for the step only."""
+        copies_bytes = 0
+        for o in fresh:
+            tensor = op.outputs[o]
             storage = _Storage(tensor.name, execution, tensor.nbytes, self.memory.round_up(tensor.nbytes), now, resident=False)
             self.storages.append(storage)
             if o in kept:  # the sibling still live keeps its instance; this copy exists for the step only
                 storage.end = now + 1
-                scratch += storage.nbytes
+                copies_bytes += storage.nbytes
             else:
                 self.live[tensor.name] = storage
                 self.overwritten.pop(tensor.name, None)
                 self.live_bytes += storage.nbytes
-        if op.workspace:
-            self.workspaces.append((name, execution, op.workspace, now))
-        self.timeline.append(self.resident_bytes + self.live_bytes + scratch + op.workspace)
-        self.costs.append(op.cost)
-        for storage in taken:
-            self._release_if_nameless(storage)
+        return copies_bytes
 
     def _check_runnable(self, index: int, op: Op) -> set[int]:
         """Everything that can forbid a step; returns the outputs that are live already."""

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import cases
 import numpy as np
+import programs
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from naive import canonical_steps, inplace_pairs, keep_all, stacked
+from programs import steps
 from strategies import broken_schedules, digraphs, memory_models, schedules
+from test_cli import run as run
 from test_laws import GRAPHS, MEMORY, PERCENT, budget_of, outcome
 
 from planner import (
@@ -34,16 +36,16 @@ from planner import (
     PlannerError,
     Schedule,
     ScheduleError,
-    Tensor,
     VerificationError,
     allocate,
-    cli,
     lower,
     optimize,
     simulate,
     zoo,
 )
-from planner.executors.arena import automatic_scale, execute, reference
+from planner.executors.arena import execute
+from planner.executors.layout import automatic_scale
+from planner.executors.reference import reference
 from planner.packing import allocator_names
 from planner.search import strategy_names
 
@@ -52,20 +54,7 @@ ALLOCATORS = allocator_names()
 ON_ANY_GRAPH = settings(max_examples=settings().max_examples, suppress_health_check=list(HealthCheck))
 FOR_EVERY_PAIR = settings(max_examples=settings().max_examples // 6, suppress_health_check=list(HealthCheck))
 SCALES = st.sampled_from([1, 1, 3, 8])
-
-
-def op(name: str, *reads: str, nbytes: int | tuple[int, ...] = 8, kind: Any = "op", **attributes: Any) -> Op:
-    """One op; with one output it is an output of the graph if `output` says so."""
-    sizes = nbytes if isinstance(nbytes, tuple) else (nbytes,)
-    output = attributes.pop("output", False)
-    names = [name] if len(sizes) == 1 else [f"{name}:{k}" for k in range(len(sizes))]
-    tensors = tuple(Tensor(value, size, output=output) for value, size in zip(names, sizes, strict=True))
-    return Op(name, tensors, reads=reads, kind=kind, **attributes)
-
-
-def steps(text: str) -> Schedule:
-    """`a b -a c`: runs, and frees after a minus."""
-    return Schedule.of(Free(word[1:]) if word[0] == "-" else Compute(word) for word in text.split())
+op = partial(programs.op, nbytes=8)
 
 
 def moved(allocation: Allocation, value: str, offset: int, *, workspace: bool = False, execution: int = 0) -> Allocation:
@@ -557,41 +546,27 @@ def test_scaling_keeps_buffers_apart_and_overlaps_overlapping() -> None:
                 execute(graph, schedule, moved(spread, f"t{k}", offset_of(spread, f"t{k}") - 1), scale=scale)
 
 
-def cli_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str, str]:
-    monkeypatch.setattr(sys, "argv", ["planner", *arguments])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    return stop.value.code, *capsys.readouterr()
-
-
-def test_verify_runs_a_plan_on_request_and_says_at_what_scale(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    plan = optimize(zoo.chain(8, nbytes=8), 56)
-    path = str(tmp_path / "plan.json")
-    plan.save(path)
-    code, out, _ = cli_lines(monkeypatch, capsys, "verify", path, "--execute")
-    assert code == 0
-    assert out.splitlines()[1] == (
+def test_verify_runs_a_plan_on_request_and_says_at_what_scale(run: Any) -> None:
+    optimize(zoo.chain(8, nbytes=8), 56).save("plan.json")
+    answer = run("verify", "plan.json", "--execute")
+    assert answer.code == 0
+    assert answer.out.splitlines()[1] == (
         "ok: ran 19 computes in one arena of 56 bytes (at full size), every byte as in a run without a plan"
     )
-    assert "(sizes / 4)" in cli_lines(monkeypatch, capsys, "verify", path, "--execute", "--scale", "4")[1]
-    assert json.loads(cli_lines(monkeypatch, capsys, "verify", path, "--execute", "--json")[1])["executed"]["scale"] == 1
-    assert cli_lines(monkeypatch, capsys, "verify", path, "--scale", "4")[0] == 2
+    assert "(sizes / 4)" in run("verify", "plan.json", "--execute", "--scale", "4").out
+    assert json.loads(run("verify", "plan.json", "--execute", "--json").out)["executed"]["scale"] == 1
+    assert run("verify", "plan.json", "--scale", "4").code == 2
 
 
-def test_verify_exits_6_where_the_bytes_differ(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_verify_exits_6_where_the_bytes_differ(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def blind(graph: Graph) -> Graph:  # what judge, packer and report agree on, while the op is another
         return Graph([replace(o, recomputable=o.name != "f3") for o in graph.ops], name=graph.name)
 
     plan = optimize(zoo.chain(8, nbytes=8), 56)
-    path = str(tmp_path / "plan.json")
-    plan.save(path)
+    plan.save("plan.json")
     monkeypatch.setattr("planner.plan.Plan.verify", lambda self: simulate(plan.graph, plan.schedule))
     monkeypatch.setattr("planner.plan.load", lambda *_: dataclasses.replace(plan, graph=blind(plan.graph)))
-    code, out, err = cli_lines(monkeypatch, capsys, "verify", path, "--execute")
-    assert (code, out) == (6, "")
-    assert err.startswith("error: step ")
-    assert "makes 'f3' with bytes that differ from the reference" in err
+    answer = run("verify", "plan.json", "--execute")
+    assert (answer.code, answer.out) == (6, "")
+    assert answer.err.startswith("error: step ")
+    assert "makes 'f3' with bytes that differ from the reference" in answer.err

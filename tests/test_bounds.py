@@ -10,21 +10,14 @@ from cases import C2, C3, C7_B_FIRST, CASES, c8
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from naive import least_peak, naive_peak
+from programs import op
 from strategies import digraphs, memory_models, schedules, simple_digraphs
 from test_kernels import loose_schedules
 
-from planner import Graph, MemoryModel, Op, Tensor, lower, zoo
+from planner import Graph, MemoryModel, Op, lower, zoo
 from planner.analysis.bounds import infeasible, peak_lower_bound
 
 QUICK = settings(suppress_health_check=list(HealthCheck))
-
-
-def op(name: str, *reads: str, nbytes: int | tuple[int, ...] = 4, **attributes: Any) -> Op:
-    """An op in one line; several sizes are several outputs. None is an output of the graph."""
-    sizes = (nbytes,) if isinstance(nbytes, int) else nbytes
-    names = [name] if len(sizes) == 1 else [f"{name}:{k}" for k in range(len(sizes))]
-    output = attributes.pop("output", False)
-    return Op(name, tuple(Tensor(n, size, output) for n, size in zip(names, sizes, strict=True)), reads, **attributes)
 
 
 def bound(*ops: Op, **memory: Any) -> tuple[int, str | None, set[str]]:

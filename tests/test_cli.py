@@ -10,9 +10,11 @@ from pathlib import Path
 
 import networkx as nx
 import pytest
+from click.testing import CliRunner
 
 import planner
 from planner import cli
+from planner.names import ALLOCATORS, STRATEGIES
 
 
 class Answer:
@@ -249,6 +251,17 @@ def test_a_truncated_onnx_file_is_refused(run, shared: Path, tmp_path: Path) -> 
 def test_inspect_and_zoo_print_tables(run) -> None:
     assert "Keep-all peak (total): 9 B" in run("inspect", "chain:8").out  # C1: keep-all peak 9
     assert "resnet" in run("zoo").out
+
+
+def test_help_lists_every_strategy_and_allocator_that_comes_with_the_package() -> None:
+    program = "from planner.packing import allocator_names; from planner.search import strategy_names\n"
+    program += "print(strategy_names(), allocator_names(), sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [str(STRATEGIES), str(ALLOCATORS)]
+    for command in ("optimize", "curve"):
+        text = " ".join(CliRunner().invoke(cli.cli, [command, "--help"]).output.split())
+        assert ", ".join(STRATEGIES) in text
+        assert ", ".join(ALLOCATORS) in text
 
 
 def test_help_and_version_answer_without_heavy_imports() -> None:

@@ -21,6 +21,7 @@ from strategies import memory_models
 from test_cli import Answer, error_lines
 from test_cli import run as run
 from test_laws import GRAPHS as TRAINING_GRAPHS
+from test_laws import outcome
 
 import planner
 from planner import Curve, InfeasibleBudget, MemoryModel, Plan, PlannerError, Problem, Proposal, UnitError, curve, lower, optimize, zoo
@@ -41,13 +42,6 @@ BUDGETS = st.one_of(st.integers(1, 6), PERCENTS)
 def chain() -> Curve:
     """A curve with all that a curve can have: two strategies, points on the front and off it, and budgets that nothing fits."""
     return curve(zoo.chain(12), [3, 6, 7, 8, 10, 12, 13], strategies=("chen-budget", "chen-sqrt"))
-
-
-def outcome(graph: Any, point: Point, **options: Any) -> Plan | InfeasibleBudget:
-    try:
-        return optimize(graph, point.budget, strategy=point.strategy, **options)
-    except InfeasibleBudget as error:
-        return error
 
 
 def fits(found: Curve) -> list[Point]:
@@ -89,7 +83,7 @@ def test_a_point_is_no_worse_than_the_plan_of_its_budget_and_misses_only_with_a_
     memory = MemoryModel(memory.scope, memory.alignment, reserve)
     found = curve(graph, budgets, strategies=STRATEGIES, memory=memory)
     for point in found.points:
-        plan = outcome(graph, point, memory=memory)
+        plan = outcome(graph, point.budget, strategy=point.strategy, memory=memory)
         if point.cost is None:
             assert isinstance(plan, InfeasibleBudget)
             assert point.minimum is not None

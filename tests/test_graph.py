@@ -10,20 +10,13 @@ from typing import Any
 import networkx as nx
 import pytest
 from hypothesis import given
+from programs import op
 from strategies import digraphs
 
 from planner.errors import GraphError
 from planner.graph import Graph, Op, Tensor
 from planner.lowering.schema import lower
 from planner.units import MAX_BYTES
-
-
-def op(name: str, *reads: str, nbytes: int | tuple[int, ...] = 4, output: bool = False, **attributes: Any) -> Op:
-    """An op in one line."""
-    sizes = (nbytes,) if isinstance(nbytes, int) else nbytes
-    names = [name] if len(sizes) == 1 else [f"{name}:{o}" for o in range(len(sizes))]
-    return Op(name, tuple(Tensor(n, size, output) for n, size in zip(names, sizes, strict=True)), reads, **attributes)
-
 
 X = op("x", nbytes=8, kind="input")
 

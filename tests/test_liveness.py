@@ -11,33 +11,20 @@ from cases import C3, c8
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from naive import keep_all, runs
+from programs import op, steps
 from strategies import broken_schedules, digraphs, memory_models, op_sequences
 
-from planner import Graph, GraphError, MemoryModel, Op, ScheduleError, Tensor, lower, simulate
+from planner import Graph, GraphError, MemoryModel, ScheduleError, lower, simulate
 from planner.analysis.encode import BACKWARD, FORWARD, encode
 from planner.analysis.liveness import Evaluator, evaluator_of
-from planner.schedule import Compute, Free, Schedule
 
 QUICK = settings(suppress_health_check=list(HealthCheck))
-
-
-def op(name: str, *reads: str, nbytes: int | tuple[int, ...] = 4, **attributes: Any) -> Op:
-    """An op in one line; several sizes are several outputs. None is an output of the graph unless it says so."""
-    sizes = (nbytes,) if isinstance(nbytes, int) else nbytes
-    names = [name] if len(sizes) == 1 else [f"{name}:{k}" for k in range(len(sizes))]
-    output = attributes.pop("output", False)
-    return Op(name, tuple(Tensor(n, size, output) for n, size in zip(names, sizes, strict=True)), reads, **attributes)
-
-
-def schedule(text: str) -> Schedule:
-    """ "a b -a" is Compute a, Compute b, Free a."""
-    return Schedule.of([Free(word[1:]) if word[0] == "-" else Compute(word) for word in text.split()])
 
 
 def lifetimes(graph: Graph, text: str, **memory: Any) -> list[tuple[str, int, int, int, int]]:
     """(name, execution, bytes, start, end) in order of birth; a workspace is named `op!`."""
     evaluator = Evaluator(graph, MemoryModel(**memory))
-    found = evaluator.liveness(schedule(text))
+    found = evaluator.liveness(steps(text))
     values, ops = evaluator.encoded.value_names, evaluator.encoded.op_names
     columns = (found.value, found.workspace, found.execution, found.nbytes, found.start, found.end)
     return [
@@ -88,9 +75,9 @@ def test_an_identity_pair_shares_while_both_live() -> None:
 def test_residents_have_no_row_and_workspace_has_one_of_a_single_step() -> None:
     graph = Graph([op("w", nbytes=100, kind="parameter"), op("a", "w", nbytes=5, workspace=3, output=True)])
     assert lifetimes(graph, "a", alignment=4) == [("a", 0, 8, 0, 1), ("a!", 0, 3, 0, 1)]
-    total = Evaluator(graph, MemoryModel()).liveness(schedule("a"))
+    total = Evaluator(graph, MemoryModel()).liveness(steps("a"))
     assert (total.resident_bytes, total.peak_bytes, total.timeline_bytes.tolist()) == (100, 108, [108])
-    scoped = Evaluator(graph, MemoryModel(scope="activations")).liveness(schedule("a"))
+    scoped = Evaluator(graph, MemoryModel(scope="activations")).liveness(steps("a"))
     assert (scoped.resident_bytes, scoped.peak_bytes) == (0, 8)
 
 
@@ -155,16 +142,16 @@ def test_equal_graphs_and_models_share_an_evaluator() -> None:
 def test_unknown_names_are_schedule_errors_that_show_them(text: str) -> None:
     graph = Graph([op("a"), op("b", "a", output=True)])
     with pytest.raises(ScheduleError, match="nobody"):
-        Evaluator(graph, MemoryModel()).liveness(schedule(text))
+        Evaluator(graph, MemoryModel()).liveness(steps(text))
 
 
 @pytest.mark.parametrize("text", ["b", "a", "", "a a", "a -a b", "w", "a b -a -a", "a b -w", "a -b", "-a a b", "a b -a -b"])
 def test_illegal_schedules_are_schedule_errors(text: str) -> None:
     graph = Graph([op("w", kind="parameter"), op("a", "w"), op("b", "a", output=True)])
     with pytest.raises(ScheduleError):
-        simulate(graph, schedule(text))
+        simulate(graph, steps(text))
     with pytest.raises(ScheduleError):
-        Evaluator(graph, MemoryModel()).liveness(schedule(text))
+        Evaluator(graph, MemoryModel()).liveness(steps(text))
 
 
 @QUICK

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import networkx as nx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive import keep_all
+from programs import elements, saved
 
 from planner.errors import GraphError
 from planner.lowering.onnx import from_onnx
@@ -35,22 +35,6 @@ def light(shared: Path, name: str) -> Path:
 
 def manifest(shared: Path) -> dict[str, dict[str, Any]]:
     return json.loads((shared / "data" / "graphs" / "manifest.json").read_text())  # type: ignore[no-any-return]
-
-
-def elements(graph: nx.DiGraph, node: str, output: int = 0) -> int:
-    attributes = graph.nodes[node]
-    return math.prod(attributes["shape"][output] if isinstance(attributes["nbytes"], tuple) else attributes["shape"])
-
-
-def saved(graph: nx.DiGraph) -> set[tuple[str, int]]:
-    return {
-        (u, output)
-        for u, v, edge in graph.edges(data=True)
-        if graph.nodes[u].get("kind", "op") == "op"
-        and graph.nodes[u]["phase"] in ("forward", "loss")
-        and graph.nodes[v].get("phase") == "backward"
-        for output in edge["reads"]
-    }
 
 
 # --- the nine real files ---------------------------------------------------------------------------------------------------

@@ -29,27 +29,15 @@ from naive import (
     peak,
     stacked,
 )
+from programs import op, steps
 from strategies import broken_schedules, digraphs, memory_models, schedules, simple_digraphs
 
 from planner.errors import PlannerError, ScheduleError, VerificationError
-from planner.graph import Graph, Op, Tensor
+from planner.graph import Graph, Op
 from planner.lowering.schema import lower
 from planner.memory import Allocation, Buffer, MemoryModel
-from planner.schedule import Compute, Free, Schedule, Step
+from planner.schedule import Schedule
 from planner.simulator import Trace, simulate
-
-
-def op(name: str, *reads: str, nbytes: int | tuple[int, ...] = 4, output: bool = False, **attributes: Any) -> Op:
-    """An op in one line; several sizes are several outputs."""
-    sizes = (nbytes,) if isinstance(nbytes, int) else nbytes
-    values = [name] if len(sizes) == 1 else [f"{name}:{o}" for o in range(len(sizes))]
-    return Op(name, tuple(Tensor(n, size, output) for n, size in zip(values, sizes, strict=True)), reads, **attributes)
-
-
-def steps(text: str) -> Schedule:
-    """ "a b -a" is Compute a, Compute b, Free a."""
-    found: list[Step] = [Free(word[1:]) if word[0] == "-" else Compute(word) for word in text.split()]
-    return Schedule.of(found)
 
 
 def run(graph: Graph | list[Op], text: str, **memory: Any) -> Trace:

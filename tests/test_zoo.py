@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from pathlib import Path
@@ -13,16 +12,12 @@ import numpy as np
 import pytest
 from cases import C1, chain
 from naive import keep_all
+from programs import elements, saved
 
 from planner import zoo
 from planner.errors import GraphError
 from planner.lowering.schema import lower
 from planner.simulator import simulate
-
-
-def elements(graph: nx.DiGraph, node: str, output: int = 0) -> int:
-    attributes = graph.nodes[node]
-    return math.prod(attributes["shape"][output] if isinstance(attributes["nbytes"], tuple) else attributes["shape"])
 
 
 def of_kind(graph: nx.DiGraph, kind: str) -> int:
@@ -32,18 +27,6 @@ def of_kind(graph: nx.DiGraph, kind: str) -> int:
 def of_op(graph: nx.DiGraph, *ops: str) -> int:
     """Elements of the first outputs of forward ops of these types."""
     return sum(elements(graph, n) for n, a in graph.nodes(data=True) if a.get("op") in ops and a["phase"] == "forward")
-
-
-def saved(graph: nx.DiGraph) -> set[tuple[str, int]]:
-    """Forward values, no residents, that a backward op reads."""
-    return {
-        (u, output)
-        for u, v, edge in graph.edges(data=True)
-        if graph.nodes[u].get("kind", "op") == "op"
-        and graph.nodes[u]["phase"] in ("forward", "loss")
-        and graph.nodes[v].get("phase") == "backward"
-        for output in edge["reads"]
-    }
 
 
 def golden(shared: Path, row: str) -> list[int]:

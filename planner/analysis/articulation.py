@@ -1,4 +1,4 @@
-"""Values through which the whole forward pass goes: where it can be cut by keeping one tensor."""
+"""Where the forward pass can be cut: at the user's marks, or at values through which all of it goes."""
 
 from __future__ import annotations
 

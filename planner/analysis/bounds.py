@@ -25,7 +25,7 @@ class PeakBound(NamedTuple):
 
 
 def peak_lower_bound(graph: Graph, memory: MemoryModel) -> PeakBound:
-    """The largest working set of one op: residents, storages of its inputs and fresh outputs, workspace.
+    """The largest working set of one op: residents, storages of its inputs and fresh outputs, workspace; or the outputs at the end.
 
     Every op runs at least once, so no order and no recomputation avoids it. In-place pairs are granted wherever sizes allow,
     and values that an identity pair may put on one storage are counted once, which keeps it a bound.

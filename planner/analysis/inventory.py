@@ -39,7 +39,7 @@ class Inventory(msgspec.Struct, frozen=True):
         residents, phases, operators: groups, operators by falling bytes.
         saved_tensors, saved_bytes: forward storages that a backward op reads.
         keep_all_peak_bytes, keep_all_peak_op, peak_lower_bound: in the memory model asked for.
-        candidate_cuts: storages that alone carry the forward pass on, where Chen's planners may cut.
+        candidate_cuts: places where Chen's planners may cut: the user's `stage` marks, else storages that alone carry the forward pass on.
         largest: (value, bytes) of the largest storages.
         dead: ops whose removal nothing would notice.
         source: what the importer counted in the file, if any.

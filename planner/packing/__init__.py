@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from planner.errors import UnknownAllocator
+from planner.names import named
 from planner.packing.fit import auto, best_fit, first_fit
 from planner.packing.nnvm import nnvm
 from planner.problem import Allocator
@@ -32,13 +31,4 @@ def find_allocator(allocator: str | Allocator) -> tuple[str, Allocator]:
     Raises:
         UnknownAllocator: lists the names there are.
     """
-    if not isinstance(allocator, str):
-        return _name_of(allocator), allocator
-    if allocator not in _ALLOCATORS:
-        raise UnknownAllocator(f"no allocator {allocator!r}; there are {', '.join(_ALLOCATORS)}")
-    return allocator, _ALLOCATORS[allocator]
-
-
-def _name_of(function: Any) -> str:
-    inner = getattr(function, "func", function)
-    return str(getattr(inner, "__name__", type(inner).__name__))
+    return named(allocator, _ALLOCATORS, kind="allocator", unknown=UnknownAllocator)

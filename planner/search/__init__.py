@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from planner.errors import UnknownStrategy
+from planner.names import named
 from planner.problem import Strategy
 from planner.search.auto import auto
 from planner.search.chen import chen_budget, chen_sqrt
@@ -40,13 +39,4 @@ def find_strategy(strategy: str | Strategy) -> tuple[str, Strategy]:
     Raises:
         UnknownStrategy: lists the names there are.
     """
-    if not isinstance(strategy, str):
-        return _name_of(strategy), strategy
-    if strategy not in _STRATEGIES:
-        raise UnknownStrategy(f"no strategy {strategy!r}; there are {', '.join(_STRATEGIES)}")
-    return strategy, _STRATEGIES[strategy]
-
-
-def _name_of(function: Any) -> str:
-    inner = getattr(function, "func", function)
-    return str(getattr(inner, "__name__", type(inner).__name__))
+    return named(strategy, _STRATEGIES, kind="strategy", unknown=UnknownStrategy)

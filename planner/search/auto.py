@@ -1,4 +1,4 @@
-"""The portfolio: every strategy that applies, cheapest that fits wins."""
+"""The portfolio: Chen's two planners, and the recursive one where they do not fit; the cheapest that fits wins."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from planner.search.recursive import recursive
 
 
 def auto(problem: Problem) -> Proposal:
-    """The cheapest plan within the budget that any strategy proposes; without a budget, the one of least peak.
+    """The cheapest plan within the budget that "chen-sqrt" or "chen-budget" proposes, else that of "recursive".
+
+    Without a budget all three are asked, and the plan of least peak is taken.
 
     Raises:
-        InfeasibleBudget: no strategy fits; carries the least peak any of them reached.
+        InfeasibleBudget: none of them fits; carries the least peak any of them reached.
         TimeLimit: the deadline stopped one of them before it found a plan, and no other found one.
     """
     evaluator = evaluator_of(problem.graph, problem.memory)

@@ -1,0 +1,109 @@
+"""Which outputs take over the storage of an input: rule 10 of the memory rules, read for itself.
+
+No code is shared with the judge, the kernels and the packers: what they misunderstand together comes out as wrong bytes.
+"""
+
+from __future__ import annotations
+
+from planner.graph import Graph, Op
+from planner.schedule import Compute, Schedule
+
+
+def inplace_pairs(graph: Graph, schedule: Schedule, freed: list[set[str]]) -> list[dict[int, int]]:
+    """For each step, output -> input whose storage it takes over, if every lawful pair happens.
+
+    Args:
+        freed: `freed_after(schedule)`.
+    """
+    names = _Names(graph)
+    found: list[dict[int, int]] = []
+    for step, dying in zip(schedule.steps, freed, strict=True):
+        pairs: dict[int, int] = {}
+        if isinstance(step, Compute):
+            pairs = names.run(graph.op_named[step.op], dying)
+        else:
+            names.free(step.value)
+        found.append(pairs)
+    return found
+
+
+class _Names:
+    """Which names are on which storage, by number."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._sizes: dict[int, int] = {}  # bytes of the storages that may be taken: not of residents
+        self._names: list[set[str]] = []
+        self._on: dict[str, int] = {}
+        for op in graph.ops:
+            for tensor in op.outputs if op.resident else ():
+                self._put(tensor.name, self._new())
+
+    def free(self, value: str) -> None:
+        """One name less."""
+        if value in self._on:
+            self._names[self._on[value]].discard(value)
+
+    def run(self, op: Op, freed: set[str]) -> dict[int, int]:
+        """Give names to the outputs of an op; output -> input whose storage it takes over."""
+        under = [self._on[value] for value in op.reads if value in self._on]
+        if len(under) < len(op.reads):
+            return {}  # the machine says which value is missing
+        kept = {o for o, tensor in enumerate(op.outputs) if self._is_live(tensor.name)}
+        taken = {under[i] for i, _ in op.updates}
+        for number in taken:
+            self._names[number].clear()
+        settled = set(kept)
+        for i, o, *_ in (*op.updates, *op.view):
+            if o not in kept:
+                self._put(op.outputs[o].name, under[i])
+            settled.add(o)
+        pairs: dict[int, int] = {}
+        for i, o, identity in op.inplace:
+            if o not in settled and under[i] not in taken and self._may_take(op, under, i, o, identity, freed):
+                pairs[o] = i
+                taken.add(under[i])
+                settled.add(o)
+                self._put(op.outputs[o].name, under[i])
+        for o, tensor in enumerate(op.outputs):
+            if o not in settled:
+                number = self._new()
+                self._sizes[number] = tensor.nbytes
+                self._put(tensor.name, number)
+        return pairs
+
+    def _may_take(self, op: Op, under: list[int], i: int, o: int, identity: bool, freed: set[str]) -> bool:
+        """Equal bytes, no read of the storage that has no permission, and every name on it dies (or the output is the same)."""
+        output, number = op.outputs[o], under[i]
+        if self._sizes.get(number) != output.nbytes:
+            return False
+        if any(n == number and (op.reads[j] != op.reads[i] or not _permits(op, j, o)) for j, n in enumerate(under)):
+            return False
+        return self._names[number] <= freed or (identity and output.name not in freed)
+
+    def _is_live(self, value: str) -> bool:
+        return value in self._on and value in self._names[self._on[value]]
+
+    def _new(self) -> int:
+        self._names.append(set())
+        return len(self._names) - 1
+
+    def _put(self, value: str, number: int) -> None:
+        self._on[value] = number
+        self._names[number].add(value)
+
+
+def _permits(op: Op, i: int, o: int) -> bool:
+    return any(pair[:2] == (i, o) for pair in op.inplace)
+
+
+def freed_after(schedule: Schedule) -> list[set[str]]:
+    """For each Compute, the values freed before the next one."""
+    found: list[set[str]] = []
+    freed: set[str] = set()
+    for step in schedule.steps:
+        if isinstance(step, Compute):
+            freed = set()
+        else:
+            freed.add(step.value)
+        found.append(freed)
+    return found

@@ -1,0 +1,34 @@
+"""Names of strategies and allocators: which come with the package, and how one is found. Light, so that `--help` can list them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+from planner.errors import PlannerError
+
+STRATEGIES: Final = ("auto", "chen-budget", "chen-sqrt", "recursive", "memonger")
+ALLOCATORS: Final = ("auto", "first-fit", "best-fit", "nnvm")
+
+Named = TypeVar("Named")
+
+
+def named(given: str | Named, known: Mapping[str, Named], *, kind: str, unknown: type[PlannerError]) -> tuple[str, Named]:
+    """(name, callable) of a name or a callable.
+
+    Args:
+        given: a name that is registered, or any callable: it is named for its function.
+        known: what is registered.
+        kind: "strategy" or "allocator", for the error.
+        unknown: the error of a name that is not registered; it lists those that are.
+    """
+    if not isinstance(given, str):
+        return _name_of(given), given
+    if given not in known:
+        raise unknown(f"no {kind} {given!r}; there are {', '.join(known)}")
+    return given, known[given]
+
+
+def _name_of(function: Any) -> str:
+    inner = getattr(function, "func", function)
+    return str(getattr(inner, "__name__", type(inner).__name__))
