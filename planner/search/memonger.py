@@ -23,7 +23,7 @@ GUESSES: Final = 3
 GRID_POINTS: Final = 6
 _SHIFT: Final = 20  # thresholds, kept and segment sizes are whole MiB, rounded down
 _VISIBLE_OUTPUTS: Final = {"BatchNorm": 1}  # the original lists neither its mean nor its variance
-_HINTS: Final = {"_identity_with_attr_like_rhs"}  # the shape of a head's gradient is that of the head, not of its copy
+_BACKWARD: Final = "_backward"  # what the original adds to the name of a forward op
 
 
 class Trial(NamedTuple):
@@ -95,11 +95,9 @@ def planned_sequence(evaluator: Evaluator, keep: Flags) -> Ints:
     part = forward_part(evaluator.graph, evaluator.encoded)
     assert part is not None
     counts = np.where(part.droppable & ~keep, 1, 0)
-    gradient_of = np.full(len(counts), -1)
-    for row, op in enumerate(evaluator.graph.ops):
-        if not part.origin[row] and op.op not in _HINTS:
-            partners = [before for name in op.after if part.origin[before := evaluator.encoded.op_index[name]]]
-            gradient_of[row] = partners[0] if partners else -1
+    rows = evaluator.encoded.op_index
+    partners = (rows.get(name.removesuffix(_BACKWARD), -1) if name.endswith(_BACKWARD) else -1 for name in rows)
+    gradient_of = np.fromiter(partners, dtype=np.int64)
     sequence = np.empty(len(evaluator.keep_all) + int(counts.sum()), dtype=np.int64)
     length = recompute(evaluator.encoded.arrays, evaluator.keep_all, counts, part.origin, gradient_of, sequence)
     return sequence[:length]
