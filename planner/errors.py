@@ -46,6 +46,13 @@ class ScheduleError(PlannerError):
         super().__init__(f"{place}: {reason}")
         self.reason, self.step, self.op, self.value = reason, step, op, value
 
+    def __reduce__(self) -> tuple[Any, ...]:  # so that it crosses process borders whole
+        return _schedule_error, (self.reason, self.step, self.op, self.value)
+
+
+def _schedule_error(reason: str, step: int | None, op: str | None, value: str | None) -> ScheduleError:
+    return ScheduleError(reason, step=step, op=op, value=value)
+
 
 class UnitError(PlannerError):
     """A budget or a size that cannot be understood; the message lists the accepted forms."""

@@ -16,16 +16,18 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
     """Write a file so that a reader, or a crash, never sees half of it.
 
     Args:
-        path: replaced if it exists.
+        path: its content is replaced if it exists; a link stays a link, and what it points to is written.
         content: all of it.
     Raises:
         OutputError: the folder is missing or cannot be written; the file is as it was.
     """
-    target = Path(path)
+    target = Path(os.path.realpath(path))
     temporary: str | None = None
     try:
         if target.is_dir():
             raise IsADirectoryError(21, "is a folder")
+        if target.exists() and not target.is_file():
+            raise OSError(22, "is not a regular file")
         mode = target.stat().st_mode if target.exists() else 0o666 & ~_umask()
         if target.exists() and not os.access(target, os.W_OK):
             raise PermissionError(13, "no permission")

@@ -13,7 +13,7 @@ from typing import Optional
 import msgspec
 
 from planner.errors import ScheduleError, VerificationError
-from planner.graph import Graph, Op
+from planner.graph import Graph, Op, Tensor
 from planner.memory import Allocation, Buffer, MemoryModel
 from planner.schedule import Compute, Schedule
 
@@ -104,6 +104,13 @@ class _Storage:
         return names[-1] if names else self.value
 
 
+def _may_take(storage: _Storage, output: Tensor, *, identity: bool, freed: set[str]) -> bool:
+    """Rule 10, what it asks of the storage: not resident, equal bytes, and all its names freed right after (or the output is the same)."""
+    if storage.resident or storage.raw != output.nbytes:
+        return False
+    return (identity and output.name not in freed) or storage.names <= freed
+
+
 class _Replay:
     """State of a machine that obeys the memory rules."""
 
@@ -163,7 +170,7 @@ class _Replay:
         self.order.append(name)
         self.runs[name] = execution + 1
         inputs = [self.live[value] for value in op.reads]
-        taken: list[_Storage] = [inputs[i] for i, _ in op.updates]
+        taken: dict[_Storage, None] = dict.fromkeys(inputs[i] for i, _ in op.updates)  # in order; a storage is equal to itself only
         for storage in taken:
             for older in storage.names:
                 del self.live[older]
@@ -179,13 +186,24 @@ class _Replay:
                 if update:
                     inputs[i].newest = op.outputs[o].name
         aliased = {o for _, o, _ in aliases}
+        positions: dict[int, list[int]] = {}
+        for position, storage in enumerate(inputs if op.inplace else ()):
+            positions.setdefault(id(storage), []).append(position)
+        permitted = {(i, o) for i, o, _identity in op.inplace}
         for i, o, identity in op.inplace:
-            output = op.outputs[o].name
-            if o in placed or o in aliased or not self._may_overwrite(op, inputs, taken, i, o, identity, freed, execution):
+            output, storage = op.outputs[o].name, inputs[i]
+            if o in placed or o in aliased or storage in taken:
+                continue
+            if self.only is not None:
+                happens = self.only.get((output, execution)) == op.reads[i]
+            else:
+                everywhere = all(op.reads[p] == op.reads[i] and (p, o) in permitted for p in positions[id(storage)])
+                happens = everywhere and _may_take(storage, op.outputs[o], identity=identity, freed=freed)
+            if not happens:
                 continue
             placed.add(o)
-            taken.append(inputs[i])
-            self._join(output, inputs[i], now)
+            taken[storage] = None
+            self._join(output, storage, now)
             self.joined[output, execution] = op.reads[i]
             self.inplace.append((now, output, op.reads[i]))
         fresh = [o for o in range(len(op.outputs)) if o not in aliased and (o in kept or o not in placed)]
@@ -240,23 +258,6 @@ class _Replay:
         if kept and len(kept) == len(op.outputs):
             raise ScheduleError("all its outputs are live already", step=index, op=op.name)
         return kept
-
-    def _may_overwrite(
-        self, op: Op, inputs: list[_Storage], taken: list[_Storage], i: int, o: int, identity: bool, freed: set[str], execution: int
-    ) -> bool:
-        """Rule 10: does the in-place pair (i, o) happen?"""
-        storage, output = inputs[i], op.outputs[o]
-        if self.only is not None:
-            return self.only.get((output.name, execution)) == op.reads[i] and not any(storage is other for other in taken)
-        if storage.resident or any(storage is other for other in taken) or storage.raw != output.nbytes:
-            return False
-        permitted = {pair[0] for pair in op.inplace if pair[1] == o}
-        for position, other in enumerate(inputs):
-            if other is storage and (op.reads[position] != op.reads[i] or position not in permitted):
-                return False
-        if identity and output.name not in freed:
-            return True
-        return all(name in freed for name in storage.names)
 
     def _join(self, value: str, storage: _Storage, now: int) -> None:
         storage.names.add(value)

@@ -335,3 +335,15 @@ def test_enough_time_changes_nothing() -> None:
     graph = unit_chain(40)
     assert optimize(graph, 16, time_limit=600.0).schedule == optimize(graph, 16).schedule
     assert not optimize(graph, 16, time_limit=600.0).report.cut_short
+
+
+@pytest.mark.parametrize("effort", [1e6, 1e300])
+def test_no_effort_is_too_much_to_stop_at_the_time_limit(effort: float) -> None:
+    start = time.process_time()
+    plan = optimize(zoo.chain(300), "50%", effort=effort, time_limit=1.0)
+    assert time.process_time() - start < 30
+    assert plan.verify().peak_bytes <= plan.budget
+
+
+def test_on_a_small_graph_any_effort_ends() -> None:
+    assert optimize(zoo.chain(8), 8, effort=1e308).report.plan.cost == 18  # public case C1: 8 -> 18

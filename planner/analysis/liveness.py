@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -41,6 +42,13 @@ class Liveness(NamedTuple):
     cost: float
 
 
+class _Scratch(threading.local):
+    """Working memory of `replay`, one per thread: threads that plan one graph share its evaluator."""
+
+    def __init__(self, width: int) -> None:
+        self.rows: Ints = np.empty((13, width), dtype=np.int64)
+
+
 class Evaluator:
     """Judges sequences of ops in one graph and memory model, fast.
 
@@ -66,7 +74,7 @@ class Evaluator:
         self._outputs = np.diff(arrays.out_ptr)
         self._touched = self._outputs + np.diff(arrays.read_ptr)
         widest = max(len(arrays.producer), len(arrays.cost), int(np.diff(arrays.read_ptr).max(initial=0)))
-        self._scratch = np.empty((13, widest + 1), dtype=np.int64)
+        self._scratch = _Scratch(widest + 1)
 
     def evaluate(self, sequence: Ints) -> tuple[int, float] | None:
         """(peak bytes, cost) of a sequence of op rows with canonical frees, or None where it is illegal."""
@@ -138,7 +146,7 @@ class Evaluator:
         arrays = self.encoded.arrays
         timeline = np.zeros(len(sequence), dtype=np.int64)
         rows = np.empty((4, int(self._outputs[sequence].sum())), dtype=np.int64)
-        peak_bytes, cost, count, illegal = replay(arrays, sequence, free_ptr, freed, timeline, rows, self._scratch)
+        peak_bytes, cost, count, illegal = replay(arrays, sequence, free_ptr, freed, timeline, rows, self._scratch.rows)
         if illegal >= 0:
             return None
         scratch = np.flatnonzero(arrays.workspace[sequence])

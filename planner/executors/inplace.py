@@ -5,7 +5,7 @@ No code is shared with the judge, the kernels and the packers: what they misunde
 
 from __future__ import annotations
 
-from planner.graph import Graph, Op
+from planner.graph import Graph, Op, Tensor
 from planner.schedule import Compute, Schedule
 
 
@@ -57,9 +57,16 @@ class _Names:
             if o not in kept:
                 self._put(op.outputs[o].name, under[i])
             settled.add(o)
+        readers: dict[int, list[int]] = {}
+        for j, number in enumerate(under if op.inplace else ()):
+            readers.setdefault(number, []).append(j)
+        permitted = {(i, o) for i, o, _ in op.inplace}
         pairs: dict[int, int] = {}
         for i, o, identity in op.inplace:
-            if o not in settled and under[i] not in taken and self._may_take(op, under, i, o, identity, freed):
+            if o in settled or under[i] in taken:
+                continue
+            alone = all(op.reads[j] == op.reads[i] and (j, o) in permitted for j in readers[under[i]])
+            if alone and self._may_take(under[i], op.outputs[o], identity, freed):
                 pairs[o] = i
                 taken.add(under[i])
                 settled.add(o)
@@ -71,12 +78,9 @@ class _Names:
                 self._put(tensor.name, number)
         return pairs
 
-    def _may_take(self, op: Op, under: list[int], i: int, o: int, identity: bool, freed: set[str]) -> bool:
-        """Equal bytes, no read of the storage that has no permission, and every name on it dies (or the output is the same)."""
-        output, number = op.outputs[o], under[i]
+    def _may_take(self, number: int, output: Tensor, identity: bool, freed: set[str]) -> bool:
+        """Equal bytes, and every name on the storage dies (or the output is the same)."""
         if self._sizes.get(number) != output.nbytes:
-            return False
-        if any(n == number and (op.reads[j] != op.reads[i] or not _permits(op, j, o)) for j, n in enumerate(under)):
             return False
         return self._names[number] <= freed or (identity and output.name not in freed)
 
@@ -90,10 +94,6 @@ class _Names:
     def _put(self, value: str, number: int) -> None:
         self._on[value] = number
         self._names[number].add(value)
-
-
-def _permits(op: Op, i: int, o: int) -> bool:
-    return any(pair[:2] == (i, o) for pair in op.inplace)
 
 
 def freed_after(schedule: Schedule) -> list[set[str]]:

@@ -55,7 +55,8 @@ def chen_budget(problem: Problem, *, sweeps: int = 128) -> Proposal:
     if part is None or not len(part.gap_bytes):
         return trials.proposal()
     segments = _Segments(trials, part)
-    count = max(8, round(sweeps * problem.effort))
+    useful = max(8, len(part.gap_bytes) ** 2)  # no more thresholds than stretches between two candidates make different cuts
+    count = max(8, int(min(sweeps * problem.effort, useful)))
     thresholds = sorted({*_appendix_thresholds(part), *_spread_thresholds(part, count)})
     try:
         for threshold in thresholds:
