@@ -134,7 +134,7 @@ def test_a_callable_of_the_user_is_planned_and_its_failure_named(run, tmp_path: 
         (["simulate", "nothing.json"], 3, "nothing.json"),
         (["verify", "nothing.json"], 3, "nothing.json"),
         (["zoo", "chain:4"], 2, "-o"),
-        (["zoo", "vgg:4", "-o", "v.json"], 3, "vgg"),
+        (["zoo", "alexnet:4", "-o", "v.json"], 3, "alexnet"),
         (["fly"], 2, "fly"),
     ],
 )

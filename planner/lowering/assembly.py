@@ -119,11 +119,11 @@ class Assembly:
 
         The mask can be drawn again, because the generator's state before the draw is a value of its own.
         """
-        state = self._generator_state(f"{name}.rng", **further)
+        state = self.generator_state(f"{name}.rng", **further)
         mask = TensorType(self.types[x].shape, "bool")
         return self.apply(name, "Dropout", [x, state], [self.types[x], mask], **further)
 
-    def _generator_state(self, name: str, **further: Any) -> Value:
+    def generator_state(self, name: str, **further: Any) -> Value:
         """The saved state of the random generator; it cannot be had a second time."""
         state = TensorType((RNG_BYTES,), "uint8")
         fixed = {"op": "GeneratorState", "flops": 0, "cost": 0.0, "phase": "forward", "recomputable": False}

@@ -14,11 +14,9 @@ from planner.lowering.assembly import Assembly, Value
 from planner.lowering.devices import device as device_named
 from planner.lowering.differentiate import check_optimizer, differentiate
 from planner.lowering.onnx_file import Sizes, infer_sizes, read_model, real_inputs
-from planner.lowering.operators import OPERATORS, TensorType, is_float
-
-_CONSTANT_OPS: Final = ("Constant", "ConstantOfShape")
-_DRAWS: Final = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
-_PARAMS: Final = ("kernel_shape", "transA", "transB", "size")
+from planner.lowering.onnx_layout import Layout, node_name, params_of, title
+from planner.lowering.onnx_training import Step
+from planner.lowering.operators import TensorType, is_float
 
 
 def from_onnx(
@@ -36,17 +34,20 @@ def from_onnx(
     training, batch normalization uses batch statistics and updates the running ones, dropout draws a mask that can be drawn again
     from a saved generator state, and max pooling keeps indices; a generic loss reads the outputs.
 
+    A file that holds its own backward pass is read as the step it is: see `onnx_training`. No optimizer is added to it then.
+
     Args:
         path: the file; nothing in it is run, and weights are not needed.
         batch: dimension 0 of all inputs, types inferred anew; None: as in the file.
-        dims: sizes of named dimensions, such as {"height": 224}.
+        dims: sizes of named dimensions, such as {"height": 224}; {"x:2": 224} is dimension 2 of input x, whatever its name.
         training: False gives the forward graph as inference runs it.
         optimizer: see `differentiate`.
         device: costs are seconds on it.
     Returns:
         A DAG whose `graph["source"]` counts what the file holds, as inference: nodes, real_nodes (without ConstantOfShape), folded
         nodes, params (elements, bn_stats of them running statistics), act_elems and act_bytes (non-constant outputs of known size),
-        and lists ignored initializers and pruned nodes and outputs.
+        and lists ignored initializers and pruned nodes and outputs. Of a training step: nodes, forward_nodes (before the first
+        gradient op), grad_ops, trainable (elements), saved_tensors and saved_elems (forward values that backward reads).
     Raises:
         GraphError: names the file and the node: unreadable, an op without a rule, a value without a size, or a Reshape that has
             another batch frozen in.
@@ -55,96 +56,25 @@ def from_onnx(
     device_named(device)
     try:
         model = read_model(Path(path))
-        layout = _Layout(model)
+        layout = Layout(model)
         layout.check_ops()
-        importer = _Importer(layout, infer_sizes(model, batch=batch, dims=dims), Path(path), training=training, device=device)
+        if layout.is_step and not training:
+            raise GraphError("holds its own backward pass, so it is no inference graph; leave training=True")
+        sizes = infer_sizes(model, batch=batch, dims=dims)
+        if layout.is_step:
+            return Step(layout, sizes, Path(path), device=device).build()
+        importer = _Importer(layout, sizes, Path(path), training=training, device=device)
         graph = importer.build()
         return differentiate(graph, optimizer=optimizer) if training else graph
     except GraphError as error:
-        raise GraphError(f"{path}: {error}") from None
-
-
-@final
-class _Layout:
-    """Who makes and reads what in a model, before any size is known."""
-
-    def __init__(self, model: Any) -> None:
-        self.model: Final = model
-        self.nodes: Final[list[Any]] = list(model.graph.node)
-        self.outputs: Final[list[str]] = [value.name for value in model.graph.output]
-        self.aliases: Final[dict[str, str]] = {}
-        self.constants: Final = self._constants()
-        self.needed: Final = self._needed()
-
-    def _constants(self) -> set[str]:
-        """Values that no input and no random draw reaches, and which of them are a weight in another shape."""
-        constants = {tensor.name for tensor in self.model.graph.initializer}
-        made = constants | {value.name for value in self.model.graph.input}
-        for node in self.nodes:
-            if not node.output or not node.output[0]:
-                raise GraphError(f"node {node.name!r} ({_op_type(node)}) has no first output; no rule covers that")
-            for name in node.input:
-                if name and name not in made:
-                    raise GraphError(f"node {_title(node)} reads {name!r}, which nothing before it makes")
-            for name in node.output:
-                if name and name in made:
-                    raise GraphError(f"node {_title(node)} makes {name!r}, which exists already")
-            made.update(node.output)
-            inputs = [name for name in node.input if name]
-            nested = any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
-            folds = inputs and all(name in constants for name in inputs) and not nested and node.op_type not in _DRAWS
-            if folds or node.op_type in _CONSTANT_OPS:
-                constants.update(node.output)
-                row = OPERATORS.get(_op_type(node))
-                if folds and row is not None and row.view:
-                    self.aliases[node.output[0]] = self.aliases.get(inputs[0], inputs[0])
-        for name in self.outputs:
-            if name not in made:
-                raise GraphError(f"output {name!r} is made by no node")
-        return constants
-
-    def reads(self, node: Any) -> list[str]:
-        """The tensors a node reads: no shape arguments, no omitted inputs."""
-        row = OPERATORS.get(_op_type(node))
-        static = row.static if row is not None else ()
-        return [name for i, name in enumerate(node.input) if i not in static and name]
-
-    def _needed(self) -> set[str]:
-        """Values the outputs depend on."""
-        needed = set(self.outputs)
-        for node in reversed(self.nodes):
-            if any(name in needed for name in node.output) and node.output[0] not in self.constants:
-                needed.update(self.reads(node))
-        return needed
-
-    def is_live(self, node: Any) -> bool:
-        """True for nodes that become ops."""
-        return node.output[0] not in self.constants and any(name in self.needed for name in node.output)
-
-    def check_ops(self) -> None:
-        """Refuse op types without a rule before inference stumbles over them.
-
-        Raises:
-            GraphError: names the node and its op type.
-        """
-        for node in self.nodes:
-            if self.is_live(node):
-                if _op_type(node) not in OPERATORS:
-                    raise GraphError(f"no rule for node {_title(node)}; a graph built by hand can say what the backward reads, as saves=")
-                if any(not name for name in node.input[: len(self.reads(node))]):
-                    raise GraphError(f"node {_title(node)} omits an input before one it has; no rule covers that")
-
-    def statistics(self) -> set[str]:
-        """Running means and variances: constants at inputs 3 and 4 of a batch normalization."""
-        found = {name for node in self.nodes if node.op_type == "BatchNormalization" for name in node.input[3:5]}
-        return {self.aliases.get(name, name) for name in found if name in self.constants}
+        raise GraphError(f"{path}: {' '.join(str(error).split())}") from None  # an op type may hold a line break
 
 
 @final
 class _Importer:
     """Writes the forward DAG."""
 
-    def __init__(self, layout: _Layout, sizes: Sizes, path: Path, *, training: bool, device: str) -> None:
+    def __init__(self, layout: Layout, sizes: Sizes, path: Path, *, training: bool, device: str) -> None:
         self.layout: Final = layout
         self.sizes: Final = sizes
         self.training: Final = training
@@ -165,8 +95,8 @@ class _Importer:
         for node in layout.nodes:
             if layout.is_live(node):
                 self._write(node)
-            elif node.output[0] not in layout.constants:
-                self.pruned.append(_name(node))
+            elif node.output[0] not in layout.settled:
+                self.pruned.append(node_name(node))
         self._write_outputs()
         residents = [attributes for _, attributes in draft.graph.nodes(data=True) if attributes.get("kind") in ("parameter", "state")]
         weights = [TensorType(attributes["shape"], attributes["dtype"]) for attributes in residents]
@@ -209,18 +139,22 @@ class _Importer:
         """The value behind a name; a constant becomes a resident where it is first read."""
         source = self.layout.aliases.get(name, name)
         if source not in self.values:
-            if source not in self.layout.constants:
-                raise GraphError(f"node {_title(node)} reads {name!r}, an output that its rule does not make")
-            size = self._size(source, f"node {_title(node)}")
-            kind = "parameter" if is_float(size.dtype) and source not in self.statistics else "state"
-            self.values[source] = self.draft.resident(self._free_name(source), size, kind=kind)
+            if source not in self.layout.settled:
+                raise GraphError(f"node {title(node)} reads {name!r}, an output that its rule does not make")
+            size = self._size(source, f"node {title(node)}")
+            self.values[source] = self.draft.resident(self._free_name(source), size, kind=self._kind(source, size))
         return self.values[source]
+
+    def _kind(self, name: str, size: TensorType) -> str:
+        """Float constants are weights, but for running statistics, numbers such as an epsilon, and what comes from shapes."""
+        weight = is_float(size.dtype) and bool(size.shape) and name in self.layout.constants and name not in self.statistics
+        return "parameter" if weight else "state"
 
     def _write(self, node: Any) -> None:
         """One node of the file, as one op or, in training, with what training adds to it."""
         names = self.layout.reads(node)
         reads = [self._read(name, node) for name in names]
-        name = self._free_name(_name(node))
+        name = self._free_name(node_name(node))
         live = [k for k, output in enumerate(node.output) if output in self.layout.needed]
         made = 1 + max(live)
         if node.op_type == "BatchNormalization" and self.training and all(x in self.layout.constants for x in names[3:5]):
@@ -228,13 +162,14 @@ class _Importer:
         elif node.op_type == "Dropout" and self.training:
             self.draft.dropout(name, reads[0])
         else:
-            outputs = [self._size(output, f"node {_title(node)}") for output in node.output[:made]]
+            outputs = [self._size(output, f"node {title(node)}") for output in node.output[:made]]
             if node.op_type == "MaxPool" and self.training and made == 1:
                 outputs.append(TensorType(outputs[0].shape, "int64"))
             if node.op_type in ("BatchNormalization", "Dropout") and made > 1:
-                raise GraphError(f"node {_title(node)}: output {made - 1} is read, which no rule covers in inference")
-            types = [self._size(x, f"node {_title(node)}") for x in names]
-            self.draft.apply(name, node.op_type, reads, outputs, types=types, params=_params(node))
+                raise GraphError(f"node {title(node)}: output {made - 1} is read, which no rule covers in inference")
+            types = [self._size(x, f"node {title(node)}") for x in names]
+            further: dict[str, Any] = {"saves": ()} if node.op_type == "Split" else {}
+            self.draft.apply(name, node.op_type, reads, outputs, types=types, params=params_of(node), **further)
         count = len(self.draft.graph.nodes[name]["nbytes"]) if isinstance(self.draft.graph.nodes[name]["nbytes"], tuple) else 1
         for k, output in enumerate(node.output):
             if k in live and k < count and not (node.op_type == "BatchNormalization" and k):
@@ -252,21 +187,3 @@ class _Importer:
                 self.draft.mark_output(value)
             elif any(value.output in edge["reads"] for _, _, edge in self.draft.graph.out_edges(value.node, data=True)):
                 self.draft.apply(self._free_name(f"{name}.output"), "Identity", [value], [self.draft.types[value]])
-
-
-def _op_type(node: Any) -> str:
-    return str(node.op_type) if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
-
-
-def _name(node: Any) -> str:
-    return str(node.name or node.output[0])
-
-
-def _title(node: Any) -> str:
-    return f"{_name(node)!r} ({_op_type(node)})"
-
-
-def _params(node: Any) -> dict[str, Any]:
-    from onnx import helper
-
-    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute if attribute.name in _PARAMS}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Optional
 
 from planner.errors import GraphError
+from planner.lowering.onnx_shapes import held_inputs, is_training_step, shape_values, stand_ins
 from planner.lowering.operators import TensorType
 
 # Larger constants are weights; shape arguments are smaller, and inference needs the values of those.
@@ -53,7 +54,29 @@ def read_model(path: Path) -> Any:
             location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
             if not location or not os.path.isfile(path.parent / location):
                 raise GraphError(f"initializer {tensor.name!r}: its external weights {location!r} are missing beside the file")
+            if math.prod(tensor.dims) <= _ARGUMENT_ELEMENTS:
+                _load_argument(tensor, path.parent)
     return model
+
+
+def _load_argument(tensor: Any, folder: Path) -> None:
+    """Read a small external tensor: it may be a shape, whose value inference needs. Sizes come from the file, never from here.
+
+    Raises:
+        GraphError: its bytes are not there.
+    """
+    import onnx
+    from onnx.external_data_helper import load_external_data_for_tensor
+
+    try:
+        load_external_data_for_tensor(tensor, str(folder))
+    except Exception as error:  # a path that leaves the folder, an offset behind the end: the helper's errors have no common base
+        text = " ".join(str(error).split())
+        raise GraphError(f"initializer {tensor.name!r}: its external data cannot be read: {text}") from None
+    if len(tensor.raw_data) != TensorType(tuple(tensor.dims), _dtype(tensor.data_type)).nbytes:
+        raise GraphError(f"initializer {tensor.name!r}: its external data has {len(tensor.raw_data)} bytes, not those of its shape")
+    tensor.data_location = onnx.TensorProto.DEFAULT
+    del tensor.external_data[:]
 
 
 def _names(model: Any) -> Iterator[Any]:
@@ -75,11 +98,17 @@ def real_inputs(model: Any) -> list[Any]:
     return [value for value in model.graph.input if value.name not in initializers]
 
 
+def fed_inputs(model: Any) -> list[Any]:
+    """Inputs whose dimension 0 is the batch: all, but for what a training step holds."""
+    held = held_inputs(model.graph.node) if is_training_step(model.graph.node) else {}
+    return [value for value in real_inputs(model) if value.name not in held]
+
+
 def infer_sizes(model: Any, *, batch: int | None, dims: Mapping[str, int] | None) -> Sizes:
     """Types of all values, inputs bound, everything else inferred from scratch.
 
     Args:
-        batch: dimension 0 of every input, or None for the file's.
+        batch: dimension 0 of every input that is fed, or None for the file's.
         dims: sizes of named dimensions.
     Raises:
         GraphError: a dimension without a size, an unknown name, inference fails, or a Reshape that freezes the batch.
@@ -88,7 +117,10 @@ def infer_sizes(model: Any, *, batch: int | None, dims: Mapping[str, int] | None
     if batch is None:
         return _infer(model, _input_shapes(model, None, bound), strict=True)
     shapes = _input_shapes(model, batch, bound)
-    reference = {value.name: (_file_batch(value), *shapes[value.name][1:]) if shapes[value.name] else () for value in real_inputs(model)}
+    reference = {
+        **shapes,
+        **{value.name: (_file_batch(value), *shapes[value.name][1:]) for value in fed_inputs(model) if shapes[value.name]},
+    }
     if reference != shapes:
         before = _infer(model, reference, strict=True)
         _check_reshapes(model, before, _infer(model, shapes, strict=False), batch)
@@ -101,12 +133,13 @@ def _bindings(model: Any, batch: int | None, dims: Mapping[str, int] | None) -> 
         if size is not None and (isinstance(size, bool) or not hasattr(size, "__index__") or not 1 <= size <= _MOST):
             raise GraphError(f"size of {what!r} is {size!r}, expected an int from 1 to {_MOST}")
     names = {dim.dim_param for value in real_inputs(model) for dim in value.type.tensor_type.shape.dim if dim.dim_param}
+    places = {f"{value.name}:{axis}" for value in real_inputs(model) for axis in range(len(value.type.tensor_type.shape.dim))}
     for name in dims or {}:
-        if name not in names:
+        if name not in names | places:
             raise GraphError(f"no input has a dimension named {name!r}; named dimensions: {', '.join(sorted(names)) or 'none'}")
     bound = dict(dims or {})
     if batch is not None:
-        for value in real_inputs(model):
+        for value in fed_inputs(model):
             first = next(iter(value.type.tensor_type.shape.dim), None)
             if first is not None and first.dim_param:
                 if bound.get(first.dim_param, batch) != batch:
@@ -123,14 +156,20 @@ def _file_batch(value: Any) -> int:
 
 def _input_shapes(model: Any, batch: int | None, bound: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
+    fed = {value.name for value in fed_inputs(model)}
     for value in real_inputs(model):
         if not value.type.HasField("tensor_type") or not value.type.tensor_type.HasField("shape"):
             raise GraphError(f"input {value.name!r} is no tensor of known rank")
         shape: list[int] = []
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            size = batch if axis == 0 and batch is not None else bound.get(dim.dim_param) if dim.dim_param else dim.dim_value
-            if size is None or size < 1:  # exporters write -1 and 0 for "any"
-                option = f"dims={{{dim.dim_param!r}: size}}" if dim.dim_param else "a file with sizes"
+            place = f"{value.name}:{axis}"
+            size = (
+                batch
+                if axis == 0 and batch is not None and value.name in fed
+                else bound.get(place, bound.get(dim.dim_param, dim.dim_value))
+            )
+            if size < 1:  # exporters write -1 and 0 for "any", and may give two dimensions one name
+                option = f"dims={{{dim.dim_param or place!r}: size}}"
                 raise GraphError(f"input {value.name!r}: dimension {axis} has no size; give {'batch= or ' if axis == 0 else ''}{option}")
             shape.append(int(size))
         shapes[value.name] = tuple(shape)
@@ -140,13 +179,13 @@ def _input_shapes(model: Any, batch: int | None, bound: Mapping[str, int]) -> di
 def _infer(model: Any, shapes: Mapping[str, tuple[int, ...]], *, strict: bool) -> Sizes:
     """Run onnx's inference on the structure alone: no weights, no stored shapes of inner values or outputs."""
     import onnx
-    from onnx import helper, shape_inference
+    from onnx import helper
 
     bare = onnx.ModelProto(ir_version=max(model.ir_version, 4))
     bare.opset_import.extend(model.opset_import)
     bare.functions.extend(model.functions)
     bare.graph.name = "graph"
-    bare.graph.node.extend(model.graph.node)
+    bare.graph.node.extend(stand_ins(model.graph.node))
     for value in real_inputs(model):
         bare.graph.input.append(helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, shapes[value.name]))
     for tensor in model.graph.initializer:
@@ -157,17 +196,47 @@ def _infer(model: Any, shapes: Mapping[str, tuple[int, ...]], *, strict: bool) -
     for value in model.graph.output:
         bare.graph.output.append(helper.make_empty_tensor_value_info(value.name))
         bare.graph.output[-1].type.tensor_type.elem_type = value.type.tensor_type.elem_type
+    types = _types_of(bare, strict=strict)
+    while None in types.values() and (settled := shape_values(bare, types)):
+        _replace_nodes(bare, settled)
+        before, types = types, _types_of(bare, strict=strict)
+        if sum(1 for found in types.values() if found is None) == sum(1 for found in before.values() if found is None):
+            break
+    return {**types, **{tensor.name: _type_of(tensor) for tensor in model.graph.initializer}}
+
+
+def _types_of(bare: Any, *, strict: bool) -> dict[str, TensorType | None]:
+    """What onnx's inference finds, for every value of a structure.
+
+    Raises:
+        GraphError: it fails.
+    """
+    from onnx import shape_inference
+
     try:
         inferred = shape_inference.infer_shapes(bare, strict_mode=strict, data_prop=True)
     except Exception as error:  # inference, type and value errors of the C++ side have no common base
         text = " ".join(str(error).split())
         raise GraphError(f"shape inference failed: {text if len(text) < 300 else text[:300] + ' ...'}") from None
-    types: dict[str, TensorType | None] = {
-        tensor.name: TensorType(tuple(tensor.dims), _dtype(tensor.data_type)) for tensor in model.graph.initializer
-    }
+    types: dict[str, TensorType | None] = {name: None for node in bare.graph.node for name in node.output if name}
+    types.update({tensor.name: _type_of(tensor) for tensor in bare.graph.initializer})
     for value in (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output):
-        types[value.name] = _tensor_type(value)
+        types[value.name] = types.get(value.name) or _tensor_type(value)
     return types
+
+
+def _replace_nodes(bare: Any, values: list[Any]) -> None:
+    """Put constants in the place of the nodes that make them."""
+    names = {tensor.name for tensor in values}
+    kept = [node for node in bare.graph.node if not names.issuperset(name for name in node.output if name)]
+    made = {name for node in kept for name in node.output}
+    del bare.graph.node[:]
+    bare.graph.node.extend(kept)
+    bare.graph.initializer.extend(tensor for tensor in values if tensor.name not in made)
+
+
+def _type_of(tensor: Any) -> TensorType:
+    return TensorType(tuple(tensor.dims), _dtype(tensor.data_type))
 
 
 def _tensor_type(value: Any) -> TensorType | None:

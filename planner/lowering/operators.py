@@ -141,6 +141,18 @@ def _matmul_flops(inputs: Sequence[TensorType], outputs: Sequence[TensorType], p
     return 2 * outputs[0].elements * inputs[0].shape[-1]
 
 
+def _attention_flops(inputs: Sequence[TensorType], outputs: Sequence[TensorType], params: Mapping[str, Any]) -> int:
+    # Two products of (..., T, D) by (..., D, S), and the softmax between; a causal mask is not taken off.
+    scores = math.prod(inputs[0].shape[:-1]) * inputs[1].shape[-2]
+    return scores * (2 * inputs[0].shape[-1] + 2 * inputs[2].shape[-1] + 5)
+
+
+def _conv_gradient_flops(inputs: Sequence[TensorType], outputs: Sequence[TensorType], params: Mapping[str, Any]) -> int:
+    # (dY, X, W): as many as forward for each of dX and dW that is made, one an element for the bias.
+    forward = 2 * inputs[0].elements * math.prod(inputs[2].shape[1:])
+    return sum(forward if len(made.shape) > 1 else inputs[0].elements for made in outputs)
+
+
 def _pool_flops(inputs: Sequence[TensorType], outputs: Sequence[TensorType], params: Mapping[str, Any]) -> int:
     return outputs[0].elements * math.prod(params.get("kernel_shape") or (1,))
 
@@ -151,15 +163,18 @@ def _lrn_flops(inputs: Sequence[TensorType], outputs: Sequence[TensorType], para
 
 _IN0: Final[Ref] = ("in", 0)
 _IN1: Final[Ref] = ("in", 1)
+_IN2: Final[Ref] = ("in", 2)
 _IN3: Final[Ref] = ("in", 3)
 _IN4: Final[Ref] = ("in", 4)
 _OUT0: Final[Ref] = ("out", 0)
 _OUT1: Final[Ref] = ("out", 1)
 _OUT2: Final[Ref] = ("out", 2)
+_ANY_COUNT: Final = 2**16  # outputs: as many as the node names
 _FREE: Final = Gradient()  # reads nothing but the gradient of the output
 _SUM: Final = Gradient(flops="elements")
 _PASS: Final = Gradient(how="pass", flops="elements")
 _VIEW: Final = Gradient(how="view")
+_ATTENTION: Final = Gradient((_IN0, _IN1, _IN2, _OUT0, _OUT1))
 _PRODUCT: Final = (Gradient((_IN1,)), Gradient((_IN0,)))  # each factor's gradient reads the other factor
 
 
@@ -191,6 +206,13 @@ OPERATORS: Final[Mapping[str, Operator]] = MappingProxyType(
         ),
         # (running mean, running variance, batch mean, batch 1/std) -> new running mean and variance.
         "UpdateStatistics": Operator((), _per_element(6), outputs=2),
+        # (x, scale, shift) -> (y, mean, 1/std), each row by itself; with one output the backward finds the statistics again.
+        "LayerNormalization": Operator(
+            (Gradient((_IN0, _IN1, _OUT1, _OUT2)), Gradient((_IN0, _OUT1, _OUT2)), _SUM),
+            _per_element(8),
+            outputs=3,
+            fewer=Operator((Gradient((_IN0, _IN1)), Gradient((_IN0,)), _SUM), _per_element(8)),
+        ),
         "LRN": Operator((Gradient((_IN0, _OUT0)),), _lrn_flops),
         # (x, generator state) -> (y, bool mask); with one output it is the identity of inference.
         "Dropout": Operator(
@@ -219,6 +241,14 @@ OPERATORS: Final[Mapping[str, Operator]] = MappingProxyType(
         "Neg": Operator((_FREE,), _per_element(1), inplace=(0,), inplace_backward=True),
         "Softmax": Operator((Gradient((_OUT0,)),), _per_element(5)),
         "LogSoftmax": Operator((Gradient((_OUT0,)),), _per_element(5)),
+        # (q, k, v) -> (y, log of the sum of exponentials, a float32 a row): the scores are made tile by tile and never stored (Dao et al.
+        # 2022). Backward: 3 times the forward here, 2.5 in truth.
+        "FusedAttention": Operator(
+            (_ATTENTION, _ATTENTION, _ATTENTION),
+            _attention_flops,
+            outputs=2,
+            fewer=Operator((Gradient((_IN0, _IN1, _IN2)),) * 3, _attention_flops),
+        ),
         "Add": Operator((_PASS, _PASS), _per_element(1), inplace=(0, 1)),
         "Sum": Operator((_PASS,), lambda inputs, outputs, params: (len(inputs) - 1) * outputs[0].elements, variadic=True, inplace=(0,)),
         "Sub": Operator((_PASS, _FREE), _per_element(1), inplace=(0, 1)),
@@ -229,6 +259,8 @@ OPERATORS: Final[Mapping[str, Operator]] = MappingProxyType(
         "Cast": Operator((_FREE,), _no_flops),
         "Pad": Operator((_FREE,), _no_flops, static=(1, 2, 3)),
         "Slice": Operator((_FREE,), _no_flops, static=(1, 2, 3, 4)),
+        # (table, int64 indices): an embedding. Its gradient is as large as the table.
+        "Gather": Operator((Gradient((_IN1,), flops="elements"), None), _no_flops),
         "ReduceSum": Operator((_FREE,), _per_input_element(1), static=(1,)),
         "ReduceMean": Operator((_FREE,), _per_input_element(1), static=(1,)),
         "Identity": Operator((_PASS,), _no_flops, view=True),
@@ -243,6 +275,50 @@ OPERATORS: Final[Mapping[str, Operator]] = MappingProxyType(
             outputs=2,
             fewer=Operator((Gradient((_IN0, _IN1)),), _per_input_element(5)),
         ),
+        "Erf": _from_input(8),
+        "Abs": _from_input(1),
+        "HardSigmoid": _from_input(3),
+        "HardSwish": _from_input(4),
+        "Elu": _from_input(4),
+        "Softplus": _from_input(8),
+        "Reciprocal": _from_output(1),
+        # (base, exponent): the exponent's gradient is the output times the logarithm of the base.
+        "Pow": Operator((Gradient((_IN0, _IN1)), Gradient((_IN0, _OUT0))), _per_element(8), inplace=(0,)),
+        "PRelu": Operator((Gradient((_IN0, _IN1)), Gradient((_IN0,))), _per_element(2), inplace=(0,)),
+        # (condition, x, y): the bool condition alone says where the gradient goes.
+        "Where": Operator((None, Gradient((_IN0,)), Gradient((_IN0,))), _per_element(1), inplace=(1, 2)),
+        **{name: Operator((), _per_element(1)) for name in ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")},
+        **{name: Operator((), _per_element(1)) for name in ("And", "Or", "Not")},
+        # Steps have no slope: no gradient flows.
+        **{name: Operator((), _per_element(1), inplace=(0,)) for name in ("Floor", "Ceil", "Round", "Sign")},
+        **{name: Operator((), _per_input_element(1)) for name in ("ArgMax", "ArgMin")},
+        # The gradient goes to where the input equals the output.
+        **{name: Operator((Gradient((_IN0, _OUT0)),), _per_input_element(1), static=(1,)) for name in ("ReduceMax", "ReduceMin")},
+        "GlobalMaxPool": Operator((Gradient((_IN0, _OUT0)),), _per_input_element(1)),
+        # Interpolation is linear in x; region, scales and sizes are arguments. FLOPs: bilinear.
+        "Resize": Operator((_FREE,), _per_element(8), static=(1, 2, 3)),
+        "Upsample": Operator((_FREE,), _per_element(8), static=(1,)),
+        "Tile": Operator((_FREE,), _no_flops, static=(1,)),
+        "DepthToSpace": Operator((_FREE,), _no_flops),
+        "SpaceToDepth": Operator((_FREE,), _no_flops),
+        # Differentiated by `saves=()`: the gradient joins those of all outputs, and a row speaks for output 0.
+        "Split": Operator((_FREE,), _no_flops, static=(1,), outputs=_ANY_COUNT),
+        # Ops of a training step that others differentiated (onnxruntime's names); nothing differentiates them again.
+        "ReluGrad": Operator((), _per_element(1), inplace=(0,)),
+        "Scale": Operator((), _per_element(1), inplace=(0,)),
+        "DropoutGrad": Operator((), _per_element(2), inplace=(0,), static=(2, 3)),
+        "ConvGrad": Operator((), _conv_gradient_flops, outputs=3),
+        "BatchNormInternal": Operator((), _per_element(7), outputs=5),
+        "BatchNormalizationGrad": Operator((), _per_element(11), outputs=3),
+        "MaxPoolGrad": Operator((), _per_input_element(1)),
+        "AveragePoolGrad": Operator((), _per_element(1)),
+        "SoftmaxCrossEntropyLossGrad": Operator((), _per_element(2)),
+        "ConcatTraining": Operator((), _no_flops, outputs=2),
+        "SplitTraining": Operator((), _no_flops, outputs=_ANY_COUNT),
+        # (buffer, gradient, flag) -> (done, the buffer's new version, in place).
+        "InPlaceAccumulatorV2": Operator((), _per_input_element(1), outputs=2),
+        "Shape": Operator((), _no_flops),
+        "Expand": Operator((_FREE,), _no_flops, static=(1,)),
     }
 )
 

@@ -14,11 +14,19 @@ import networkx as nx
 
 from planner.errors import GraphError
 from planner.zoo.chain import chain
+from planner.zoo.densenet import DENSENET_BLOCKS, densenet
 from planner.zoo.lstm import lstm
+from planner.zoo.mlp import mlp
 from planner.zoo.mxnet import inception_bn, mxnet_lstm, mxnet_resnet
 from planner.zoo.resnet import STAGES, resnet
+from planner.zoo.transformer import gpt, vit
+from planner.zoo.unet import unet
+from planner.zoo.vgg import VGG_STAGES, vgg
 
-__all__ = ["MODELS", "Model", "build", "chain", "inception_bn", "lstm", "mxnet_lstm", "mxnet_resnet", "resnet"]
+__all__ = [
+    "MODELS", "Model", "build", "chain", "densenet", "gpt", "inception_bn", "lstm", "mlp", "mxnet_lstm", "mxnet_resnet", "resnet", "unet",
+    "vgg", "vit",
+]  # fmt: skip
 
 
 @final
@@ -50,6 +58,8 @@ def _stages(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split("-"))
 
 
+_ATTENTION: Final = ("fused_attention", "dropout", "dtype", "master_weights")
+
 MODELS: Final[Mapping[str, Model]] = MappingProxyType(
     {
         "chain": Model(
@@ -60,6 +70,31 @@ MODELS: Final[Mapping[str, Model]] = MappingProxyType(
             resnet, _blocks, f"a depth ({', '.join(map(str, STAGES))}) or blocks per stage, e.g. resnet:3-4-6-3",
             "ResNet v1.5 of bottleneck blocks, a whole training step.",
             ("batch", "image", "classes", "training", "optimizer", "device"), ("batch",),
+        ),
+        "vgg": Model(
+            vgg, int, f"a depth ({', '.join(map(str, VGG_STAGES))})", "VGG of 3x3 convolutions, a whole training step.",
+            ("batch", "image", "classes", "training", "optimizer", "device"), ("batch",),
+        ),
+        "densenet": Model(
+            densenet, _blocks, f"a depth ({', '.join(map(str, DENSENET_BLOCKS))}) or layers per block, e.g. densenet:6-12-24-16",
+            "DenseNet of bottleneck layers that read all before them, a whole training step.",
+            ("batch", "image", "classes", "growth", "training", "optimizer", "device"), ("batch",),
+        ),
+        "unet": Model(
+            unet, int, "a number of poolings, e.g. unet:4", "U-Net with a label at each pixel, a whole training step.",
+            ("batch", "image", "channels", "features", "classes", "padding", "training", "optimizer", "device"), ("batch",),
+        ),
+        "gpt": Model(
+            gpt, int, "a number of blocks, e.g. gpt:12", "GPT-2 with fused or plain attention, a whole training step.",
+            ("batch", "tokens", "hidden", "heads", "vocabulary", "loss_chunks", *_ATTENTION, "training", "optimizer", "device"), ("batch",),
+        ),
+        "vit": Model(
+            vit, int, "a number of blocks, e.g. vit:12", "Vision transformer, ViT-B/16 by default, a whole training step.",
+            ("batch", "image", "patch", "hidden", "heads", "classes", *_ATTENTION, "training", "optimizer", "device"), ("batch",),
+        ),
+        "mlp": Model(
+            mlp, _stages, "widths, e.g. mlp:784-128-10", "Fully connected layers, a whole training step.",
+            ("batch", "relu", "tied", "training", "optimizer", "device"), ("batch",),
         ),
         "lstm": Model(
             lstm, int, "a number of time steps, e.g. lstm:64", "Unrolled LSTM with a loss at each step, a whole training step.",

@@ -1,0 +1,152 @@
+"""Who makes and reads what in an ONNX model, before any size is known."""
+
+from __future__ import annotations
+
+from typing import Any, Final, final
+
+from planner.errors import GraphError
+from planner.lowering.onnx_shapes import TRAINING_OPS, is_training_step
+from planner.lowering.operators import OPERATORS
+
+_CONSTANT_OPS: Final = ("Constant", "ConstantOfShape")
+_DRAWS: Final = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
+_SHAPE_OPS: Final = ("Shape", "Size")
+_PARAMS: Final = ("kernel_shape", "transA", "transB", "size")
+
+
+@final
+class Layout:
+    """The nodes of a model, what of them is constant, and what the outputs need."""
+
+    def __init__(self, model: Any) -> None:
+        self.model: Final = model
+        self.nodes: Final[list[Any]] = list(model.graph.node)
+        self.is_step: Final = is_training_step(self.nodes)
+        self.outputs: Final[list[str]] = [value.name for value in model.graph.output]
+        self.aliases: Final[dict[str, str]] = {}
+        self.constants: Final = self._constants()
+        self.settled: Final = self.constants if self.is_step else self._settled()
+        self.needed: Final = self._needed()
+
+    def _constants(self) -> set[str]:
+        """Values that no input and no random draw reaches, and which of them are a weight in another shape."""
+        constants = {tensor.name for tensor in self.model.graph.initializer}
+        made = constants | {value.name for value in self.model.graph.input}
+        for node in self.nodes:
+            if not any(node.output) or (not node.output[0] and not self.is_step):
+                raise GraphError(f"node {node.name!r} ({op_type(node)}) has no first output; no rule covers that")
+            for name in node.input:
+                if name and name not in made:
+                    raise GraphError(f"node {title(node)} reads {name!r}, which nothing before it makes")
+            for name in node.output:
+                if name and name in made:
+                    raise GraphError(f"node {title(node)} makes {name!r}, which exists already")
+            made.update(node.output)
+            inputs = [name for name in node.input if name]
+            folds = inputs and all(name in constants for name in inputs) and not _is_nested(node) and node.op_type not in _DRAWS
+            if folds or node.op_type in _CONSTANT_OPS:
+                constants.update(node.output)
+                row = OPERATORS.get(op_type(node))
+                if folds and row is not None and row.view:
+                    self.aliases[node.output[0]] = self.aliases.get(inputs[0], inputs[0])
+        for name in self.outputs:
+            if name not in made:
+                raise GraphError(f"output {name!r} is made by no node")
+        return constants
+
+    def _settled(self) -> set[str]:
+        """Constants, and what is computed from shapes alone: every size is known once the inputs have theirs."""
+        settled = set(self.constants)
+        for node in self.nodes:
+            inputs = [name for name in node.input if name]
+            of_shapes = inputs and all(name in settled for name in inputs) and node.op_type not in _DRAWS and not _is_nested(node)
+            if node.op_type in _SHAPE_OPS or of_shapes:
+                settled.update(name for name in node.output if name)
+        return settled
+
+    def reads(self, node: Any) -> list[str]:
+        """The tensors a node reads: no shape arguments, no omitted inputs.
+
+        The backward pass of a training step keeps shapes as values; there only constants are arguments.
+        """
+        row = OPERATORS.get(op_type(node))
+        static = row.static if row is not None else ()
+        return [name for i, name in enumerate(node.input) if name and (i not in static or (self.is_step and name not in self.constants))]
+
+    def _needed(self) -> set[str]:
+        """Values the outputs depend on."""
+        needed = set(self.outputs)
+        for node in reversed(self.nodes):
+            if any(name in needed for name in node.output) and node.output[0] not in self.settled:
+                needed.update(self.reads(node))
+        return needed
+
+    def is_live(self, node: Any) -> bool:
+        """True for nodes that become ops."""
+        return node.output[0] not in self.settled and any(name in self.needed for name in node.output)
+
+    def check_ops(self) -> None:
+        """Refuse op types without a rule before inference stumbles over them.
+
+        Raises:
+            GraphError: names the node and its op type.
+        """
+        for node in (node for node in self.nodes if self.is_live(node)):
+            if op_type(node) not in OPERATORS:
+                raise GraphError(f"no rule for node {title(node)}{_reason(node)}")
+            if any(not name for name in node.input[: len(self.reads(node))]):
+                raise GraphError(f"node {title(node)} omits an input before one it has; no rule covers that")
+        for node in self.nodes:  # inference reads the inputs of dead ones too
+            if len(node.input) < (least := self._least_inputs(node)):
+                raise GraphError(f"node {title(node)} has {len(node.input)} inputs, and its op needs {least}")
+
+    def _least_inputs(self, node: Any) -> int:
+        from onnx import defs
+
+        if node.op_type in TRAINING_OPS:
+            return TRAINING_OPS[node.op_type]
+        version = max((opset.version for opset in self.model.opset_import if opset.domain in ("", "ai.onnx")), default=1)
+        try:
+            return int(defs.get_schema(node.op_type, version, "").min_input)
+        except Exception:  # onnx raises a type of its own; inference says what is wrong with an op of another version
+            return 0
+
+    def statistics(self) -> set[str]:
+        """Running means and variances: constants at inputs 3 and 4 of a batch normalization."""
+        found = {name for node in self.nodes if node.op_type == "BatchNormalization" for name in node.input[3:5]}
+        return {self.aliases.get(name, name) for name in found if name in self.constants}
+
+
+def op_type(node: Any) -> str:
+    """The name of the row of an op; ops of other domains than ONNX's carry theirs."""
+    known = node.domain in ("", "ai.onnx") or (node.domain == "com.microsoft" and node.op_type in TRAINING_OPS)
+    return str(node.op_type) if known else f"{node.domain}.{node.op_type}"
+
+
+def node_name(node: Any) -> str:
+    """Its own, or that of its first output."""
+    return str(node.name or node.output[0])
+
+
+def title(node: Any) -> str:
+    """Name and op type, for errors."""
+    return f"{node_name(node)!r} ({op_type(node)})"
+
+
+def _is_nested(node: Any) -> bool:
+    return any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
+
+
+def _reason(node: Any) -> str:
+    if _is_nested(node):
+        return ": which of its subgraphs runs, and how often, depends on what is fed; export the branch you run"
+    if node.domain not in ("", "ai.onnx"):
+        return f": domain {node.domain!r} is none of ONNX's, so neither its sizes nor what its backward reads are known"
+    return "; a graph built by hand can say what the backward reads, as saves="
+
+
+def params_of(node: Any) -> dict[str, Any]:
+    """Attributes that FLOPs depend on."""
+    from onnx import helper
+
+    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute if attribute.name in _PARAMS}

@@ -1,0 +1,190 @@
+"""Shapes that onnx's inference leaves open: the ops of onnxruntime's training graphs, and arithmetic on shapes.
+
+A gradient has the shape of what it differentiates, so each such op is replaced, for inference alone, by standard ops whose
+outputs have the types of its own. One pass of onnx's inference then types the whole step. What exporters compute from shapes
+is folded once the shapes are known, because inference gives up on some of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Optional
+
+from planner.lowering.operators import TensorType
+
+ACCUMULATOR: Final = "InPlaceAccumulatorV2"
+_BUFFER_SUFFIX: Final = "_grad.accumulation.buffer"
+_STATISTICS_OPS: Final = ("BatchNormInternal", "BatchNormalization")
+_WEIGHTED_OPS: Final = ("Conv", "ConvTranspose", "Gemm", "MatMul", *_STATISTICS_OPS)
+# By op type, for each output the input whose type it has; None: see `_Twins.like`.
+_LIKE: Final[Mapping[str, tuple[Optional[int], ...]]] = {
+    "ReluGrad": (1,),
+    "Scale": (0,),
+    "DropoutGrad": (0,),
+    "SoftmaxCrossEntropyLossGrad": (1,),
+    "BatchNormInternal": (0, 3, 4, 3, 3),
+    "BatchNormalizationGrad": (1, 2, 2),
+    "ConvGrad": (1, 2, None),
+    "MaxPoolGrad": (None,),
+    "AveragePoolGrad": (None,),
+    "SplitTraining": (),
+    "ConcatTraining": (),
+    ACCUMULATOR: (),
+}
+#: The ops whose types are ruled here, with the inputs each must have; onnx knows those of its own.
+TRAINING_OPS: Final[Mapping[str, int]] = {
+    "ReluGrad": 2, "Scale": 2, "DropoutGrad": 2, "SoftmaxCrossEntropyLossGrad": 3, "BatchNormInternal": 5, "BatchNormalizationGrad": 5,
+    "ConvGrad": 3, "MaxPoolGrad": 2, "AveragePoolGrad": 1, "SplitTraining": 2, "ConcatTraining": 1, ACCUMULATOR: 2,
+}  # fmt: skip
+# Small, harmless and exact on integers; nothing that makes a tensor larger than what it reads.
+_ARITHMETIC: Final = frozenset({
+    "Abs", "Add", "Cast", "Ceil", "Concat", "Div", "Equal", "Floor", "Gather", "Greater", "Identity", "Less", "Max", "Min", "Mod", "Mul",
+    "Neg", "ReduceProd", "ReduceSum", "Reshape", "Slice", "Split", "Squeeze", "Sub", "Transpose", "Unsqueeze", "Where",
+})  # fmt: skip
+_MOST_ELEMENTS: Final = 1024
+_GRADIENT_NAME: Final = re.compile(r"(.+)_grad(_\d+)?")
+
+
+def is_training_step(nodes: Iterable[Any]) -> bool:
+    """True if the file holds its own backward pass."""
+    return any(is_gradient(node) for node in nodes)
+
+
+def is_gradient(node: Any) -> bool:
+    """True for ops that exist in a backward pass only."""
+    return bool(node.op_type.endswith("Grad"))
+
+
+def held_inputs(nodes: Iterable[Any]) -> dict[str, str]:
+    """Kinds of the inputs of a training step that are held from step to step; the others are fed.
+
+    A parameter has a gradient buffer of its name, or stands where an op has its weights (values that nodes make may stand there
+    too; only inputs are looked up). The flag of the accumulators is an input, but no batch of anything.
+    """
+    kinds: dict[str, str] = {}
+    listed = list(nodes)
+    for node in listed:
+        if node.op_type == ACCUMULATOR:
+            kinds.update({node.input[0]: "state", **dict.fromkeys(node.input[2:3], "input")})
+            if node.input[0].endswith(_BUFFER_SUFFIX):
+                kinds[node.input[0].removesuffix(_BUFFER_SUFFIX)] = "parameter"
+    for node in listed:
+        if node.op_type in _WEIGHTED_OPS:
+            for name in node.input[1:3]:
+                kinds.setdefault(name, "parameter")
+        if node.op_type in _STATISTICS_OPS:
+            kinds.update(dict.fromkeys(node.input[3:5], "state"))
+    return kinds
+
+
+def stand_ins(nodes: Iterable[Any]) -> list[Any]:
+    """The nodes, with each op of `TRAINING_OPS` replaced by standard ops that make the same names with the same types.
+
+    What an op differentiates is looked up in the forward pass; a name whose forward twin is missing stays untyped.
+    """
+    listed = list(nodes)
+    if not any(node.op_type in TRAINING_OPS for node in listed):
+        return listed
+    twins = _Twins(listed)
+    return [stand_in for node in listed for stand_in in (twins.replaced(node) if node.op_type in TRAINING_OPS else (node,))]
+
+
+class _Twins:
+    """Finds the forward op behind a gradient op."""
+
+    def __init__(self, nodes: list[Any]) -> None:
+        self.maker: Final = {name: node for node in nodes for name in node.output if name}
+        self.convolutions: Final = {tuple(node.input[:2]): node for node in nodes if node.op_type == "Conv"}
+        self.names: Final = {name for node in nodes for name in (*node.input, *node.output) if name}
+
+    def replaced(self, node: Any) -> list[Any]:
+        """Standard ops with the outputs of this one."""
+        from onnx import TensorProto, helper
+
+        if node.op_type == ACCUMULATOR:  # a flag, and optionally the buffer's new version
+            made = [_constant(node.output[0], TensorProto.BOOL, 1)]
+            return made + [helper.make_node("Identity", [node.input[0]], [name]) for name in node.output[1:2] if name]
+        if node.op_type == "ConcatTraining":
+            joined = helper.make_node("Concat", list(node.input), [node.output[0]], name=node.name)
+            joined.attribute.extend(attribute for attribute in node.attribute if attribute.name == "axis")
+            return [joined, *(_constant(name, TensorProto.INT64, len(node.input)) for name in node.output[1:2] if name)]
+        pairs = [(self.like(node, k), name) for k, name in enumerate(node.output) if name]
+        return [helper.make_node("Identity", [like], [name], name=node.name) for like, name in pairs if like is not None]
+
+    def like(self, node: Any, k: int) -> str | None:
+        """The value whose type output `k` of a node has."""
+        if node.op_type == "SplitTraining":  # back into what the concatenation joined
+            joined = self.maker.get(node.input[1]) if len(node.input) > 1 else None
+            return joined.input[k] if joined is not None and joined.op_type == "ConcatTraining" and k < len(joined.input) else None
+        positions = _LIKE[node.op_type]
+        position = positions[k] if k < len(positions) else None
+        if position is not None:
+            return node.input[position] if position < len(node.input) else None
+        if node.op_type == "ConvGrad" and k == 2:
+            convolution = self.convolutions.get(tuple(node.input[1:3]))
+            return convolution.input[2] if convolution is not None and len(convolution.input) > 2 else None
+        if node.op_type == "MaxPoolGrad":
+            pool = self.maker.get(node.input[1]) if len(node.input) > 1 else None
+            return pool.input[0] if pool is not None and pool.op_type == "MaxPool" else None
+        named = _GRADIENT_NAME.fullmatch(node.output[k])  # an average pool's gradient reads nothing that has its shape
+        return named[1] if named is not None and named[1] in self.names else None
+
+
+def _constant(name: str, dtype: int, length: int) -> Any:
+    from onnx import helper
+
+    return helper.make_node("Constant", [], [name], value=helper.make_tensor(f"{name}.value", dtype, [length], [0] * length))
+
+
+def shape_values(model: Any, types: Mapping[str, TensorType | None]) -> list[Any]:
+    """Values that the shapes known so far determine, as initializers; none where the arithmetic cannot be done.
+
+    Args:
+        model: the structure, with the values of small constants.
+        types: what inference found.
+    """
+    from onnx import TensorProto, helper, numpy_helper
+
+    numbers = (TensorProto.INT64, TensorProto.INT32, TensorProto.FLOAT, TensorProto.BOOL)
+    constants = [tensor for tensor in model.graph.initializer if tensor.data_type in numbers]
+    known = {tensor.name for tensor in constants}
+    chosen: list[Any] = []
+    found: list[str] = []
+    for node in model.graph.node:
+        if node.op_type in ("Shape", "Size") and (size := types.get(node.input[0])) is not None:
+            chosen.append(_known_shape(node, size))
+        elif node.op_type in _ARITHMETIC and node.input and all(not name or name in known for name in node.input):
+            chosen.append(node)
+        elif node.op_type == "Constant" and (size := types.get(node.output[0])) is not None and size.elements <= _MOST_ELEMENTS:
+            chosen.append(node)
+            known.update(node.output)
+            continue
+        else:
+            continue
+        known.update(node.output)
+        found.extend(name for name in node.output if name)
+    if not found:
+        return []
+    from onnx.reference import ReferenceEvaluator
+
+    outputs = [helper.make_empty_tensor_value_info(name) for name in found]
+    chain = helper.make_model(helper.make_graph(chosen, "shapes", [], outputs, initializer=constants), opset_imports=model.opset_import)
+    try:
+        values = ReferenceEvaluator(chain).run(None, {})
+    except Exception:  # whatever a damaged file makes of it; what stays untyped is refused by name later
+        return []
+    return [numpy_helper.from_array(value, name) for name, value in zip(found, values, strict=True) if value.size <= _MOST_ELEMENTS]
+
+
+def _known_shape(node: Any, size: TensorType) -> Any:
+    """A Shape or Size node as the constant it is."""
+    from onnx import TensorProto, helper
+
+    if node.op_type == "Size":
+        value = helper.make_tensor("value", TensorProto.INT64, [], [size.elements])
+    else:
+        ends = {attribute.name: attribute.i for attribute in node.attribute}
+        kept = size.shape[ends.get("start", 0) : ends.get("end", len(size.shape))]
+        value = helper.make_tensor("value", TensorProto.INT64, [len(kept)], kept)
+    return helper.make_node("Constant", [], [node.output[0]], value=value)

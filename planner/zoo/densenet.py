@@ -1,0 +1,109 @@
+"""Densely connected networks, whose layers read all layers before them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import networkx as nx
+
+from planner.errors import GraphError
+from planner.lowering.assembly import Value
+from planner.lowering.differentiate import check_optimizer, differentiate
+from planner.zoo.builder import Layers, whole_number
+
+# Layers per dense block; depth counts two convolutions a layer, the stem's, the transitions' and the classifier.
+DENSENET_BLOCKS: Final[Mapping[int, tuple[int, ...]]] = {121: (6, 12, 24, 16), 169: (6, 12, 32, 32), 201: (6, 12, 48, 32)}
+_BOTTLENECK: Final = 4
+
+
+def densenet(
+    depth: int | Sequence[int],
+    *,
+    batch: int,
+    image: int = 224,
+    classes: int = 1000,
+    growth: int = 32,
+    training: bool = True,
+    optimizer: str | None = "sgd",
+    device: str = "a100",
+) -> nx.DiGraph:
+    """DenseNet-BC, for training (with backward and update) or inference, in float32.
+
+    Each layer concatenates everything before it in its block, and the normalization that follows keeps that copy for its
+    backward: kept values grow with the square of the depth although parameters do not (Pleiss et al. 2017).
+
+    Args:
+        depth: 121, 169 or 201, or layers per block, such as (6, 12, 24, 16).
+        batch: images.
+        image: height and width in pixels.
+        classes: outputs of the classifier.
+        growth: channels that each layer adds; the stem has twice as many.
+        training: False gives the forward graph with running statistics and without labels.
+        optimizer: see `differentiate`.
+        device: costs are seconds on it.
+    Returns:
+        A DAG with 7,978,856 parameters for 121 and 1000 classes, those that are trained. The 83,648 running statistics are states;
+        Caffe's form of the net, and the ONNX file made from it, count them too, and scale and shift twice: 8,146,152.
+    Raises:
+        GraphError: an argument out of range, an unknown depth, optimizer or device, an image too small.
+    Source: Huang et al. 2017, table 1, with the bias-free convolutions and the one biased classifier of the authors' code.
+
+    >>> graph = densenet((2, 2), batch=1, image=32, classes=10)
+    >>> graph.nodes["block1.layer2.concat"]["shape"]
+    (1, 96, 8, 8)
+    """
+    blocks = _blocks(depth)
+    counts = {"batch": batch, "image": image, "classes": classes, "growth": growth}
+    batch, image, classes, growth = (whole_number("densenet", name, value, least=1) for name, value in counts.items())
+    check_optimizer(optimizer)
+    layers = Layers(f"densenet:{depth if isinstance(depth, int) else '-'.join(map(str, blocks))}", device=device, training=training)
+    x = layers.input("image", (batch, 3, image, image))
+    labels = layers.input("labels", (batch,), "int64") if training else None
+    x = layers.conv("stem.conv", x, 2 * growth, kernel=7, stride=2, padding=3)
+    x = layers.max_pool("stem.pool", _normalized(layers, "stem", "", x), kernel=3, stride=2, padding=1)
+    for number, count in enumerate(blocks, start=1):
+        if number > 1:
+            x = _transition(layers, f"transition{number - 1}", x)
+        x = _dense_block(layers, f"block{number}", x, count=count, growth=growth)
+    x = layers.global_average_pool("head.pool", _normalized(layers, "head", "", x))
+    x = layers.linear("head.fc", layers.flatten("head.flatten", x), classes)
+    if labels is None:
+        return layers.graph
+    layers.cross_entropy("loss", x, labels)
+    return differentiate(layers.graph, loss="loss:0", optimizer=optimizer)
+
+
+def _blocks(depth: int | Sequence[int]) -> tuple[int, ...]:
+    if isinstance(depth, int) and not isinstance(depth, bool):
+        if depth not in DENSENET_BLOCKS:
+            known = ", ".join(map(str, DENSENET_BLOCKS))
+            raise GraphError(f"densenet: no depth {depth}; known: {known}, or layers per block such as 6-12-24-16")
+        return DENSENET_BLOCKS[depth]
+    blocks = tuple(depth) if isinstance(depth, (list, tuple)) else ()
+    if not blocks or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in blocks):
+        raise GraphError(
+            f"densenet: {depth!r} is neither a depth ({', '.join(map(str, DENSENET_BLOCKS))}) nor layers-per-block counts >= 1"
+        )
+    return blocks
+
+
+def _dense_block(layers: Layers, name: str, x: Value, *, count: int, growth: int) -> Value:
+    """Layers of 1x1 and 3x3 convolutions, each on all features so far; returns them all side by side."""
+    features = [x]
+    for k in range(1, count + 1):
+        inside = f"{name}.layer{k}"
+        x = layers.concat(f"{inside}.concat", features) if k > 1 else features[0]
+        x = layers.conv(f"{inside}.conv1", _normalized(layers, inside, "1", x), _BOTTLENECK * growth, kernel=1)
+        features.append(layers.conv(f"{inside}.conv2", _normalized(layers, inside, "2", x), growth, kernel=3, padding=1))
+    return layers.concat(f"{name}.concat", features)
+
+
+def _transition(layers: Layers, name: str, x: Value) -> Value:
+    """Half the channels, half the height and width."""
+    x = layers.conv(f"{name}.conv", _normalized(layers, name, "", x), layers.shape(x)[1] // 2, kernel=1)
+    return layers.average_pool(f"{name}.pool", x, kernel=2, stride=2)
+
+
+def _normalized(layers: Layers, name: str, number: str, x: Value) -> Value:
+    return layers.relu(f"{name}.relu{number}", layers.batch_norm(f"{name}.bn{number}", x))

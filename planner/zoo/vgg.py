@@ -1,0 +1,72 @@
+"""The plain convolutional networks of Simonyan and Zisserman."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import networkx as nx
+
+from planner.errors import GraphError
+from planner.lowering.differentiate import check_optimizer, differentiate
+from planner.zoo.builder import Layers, whole_number
+
+# Convolutions per stage; depth counts them and the three fully connected layers.
+VGG_STAGES: Final[Mapping[int, tuple[int, ...]]] = {16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
+_CHANNELS: Final = (64, 128, 256, 512, 512)
+_WIDTH: Final = 4096
+
+
+def vgg(
+    depth: int,
+    *,
+    batch: int,
+    image: int = 224,
+    classes: int = 1000,
+    training: bool = True,
+    optimizer: str | None = "sgd",
+    device: str = "a100",
+) -> nx.DiGraph:
+    """VGG-16 or VGG-19 without batch normalization, for training (with backward and update) or inference, in float32.
+
+    Its three fully connected layers hold most of the parameters, so a training step is far larger than its activations.
+
+    Args:
+        depth: 16 (configuration D) or 19 (E).
+        batch: images.
+        image: height and width in pixels.
+        classes: outputs of the classifier.
+        training: False gives the forward graph without labels, its dropout the identity.
+        optimizer: see `differentiate`.
+        device: costs are seconds on it.
+    Raises:
+        GraphError: an argument out of range, an unknown depth, optimizer or device, an image that the five poolings leave nothing of.
+    Source: Simonyan and Zisserman 2015, table 1, with ReLU and dropout as values of their own.
+
+    >>> graph = vgg(16, batch=1)
+    >>> graph.nodes["stage5.pool"]["shape"], graph.nodes["head.fc6.weight"]["shape"]
+    (((1, 512, 7, 7), (1, 512, 7, 7)), (4096, 25088))
+    """
+    if isinstance(depth, bool) or depth not in VGG_STAGES:
+        raise GraphError(f"vgg: no depth {depth!r}; known: {', '.join(map(str, VGG_STAGES))}")
+    batch, image, classes = (
+        whole_number("vgg", name, value, least=1) for name, value in (("batch", batch), ("image", image), ("classes", classes))
+    )
+    check_optimizer(optimizer)
+    layers = Layers(f"vgg:{depth}", device=device, training=training)
+    x = layers.input("image", (batch, 3, image, image))
+    labels = layers.input("labels", (batch,), "int64") if training else None
+    for stage, (count, channels) in enumerate(zip(VGG_STAGES[depth], _CHANNELS, strict=True), start=1):
+        for k in range(1, count + 1):
+            x = layers.conv(f"stage{stage}.conv{k}", x, channels, kernel=3, padding=1, bias=True)
+            x = layers.relu(f"stage{stage}.relu{k}", x)
+        x = layers.max_pool(f"stage{stage}.pool", x, kernel=2, stride=2, padding=0)
+    x = layers.flatten("head.flatten", x)
+    for k in (6, 7):
+        x = layers.relu(f"head.relu{k}", layers.linear(f"head.fc{k}", x, _WIDTH))
+        x = layers.dropout(f"head.dropout{k}", x)
+    x = layers.linear("head.fc8", x, classes)
+    if labels is None:
+        return layers.graph
+    layers.cross_entropy("loss", x, labels)
+    return differentiate(layers.graph, loss="loss:0", optimizer=optimizer)
