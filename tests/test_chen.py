@@ -204,7 +204,7 @@ def recurrent(steps: int, *, marks: bool) -> nx.DiGraph:
 
 @pytest.mark.parametrize("strategy", BYTEWISE)
 def test_nodes_of_one_stage_id_are_kept_or_recomputed_together(strategy: str) -> None:
-    assert optimize(recurrent(25, marks=False), strategy=strategy).report.extra_runs == 0
+    assert optimize(recurrent(25, marks=False), strategy="chen-sqrt").report.extra_runs == 0  # no tensor alone cuts it
     plan = optimize(recurrent(25, marks=True), strategy=strategy)
     again = plan.verify().recomputed
     assert again
@@ -347,3 +347,17 @@ def test_no_effort_is_too_much_to_stop_at_the_time_limit(effort: float) -> None:
 
 def test_on_a_small_graph_any_effort_ends() -> None:
     assert optimize(zoo.chain(8), 8, effort=1e308).report.plan.cost == 18  # public case C1: 8 -> 18
+
+
+def test_where_skips_span_the_network_a_few_tensors_together_are_a_cut() -> None:
+    graph = lower(zoo.unet(batch=2, image=188, channels=16, optimizer=None))
+    activations = MemoryModel("activations")
+    arrays = encode(graph, activations)
+    single, several = forward_part(graph, arrays), forward_part(graph, arrays, most_crossing=16)
+    assert single is not None
+    assert several is not None
+    # four skips: a cut at the bottom keeps all of them
+    assert max(len(members) for members in several.members) >= 5
+    assert max(len(members) for members in single.members) < 5
+    plan = optimize(graph, "75%", memory=activations, strategy="chen-budget", allocator=None)
+    assert plan.verify().peak_bytes <= 0.75 * plan.report.keep_all.peak_bytes

@@ -32,13 +32,16 @@ class ForwardPart(NamedTuple):
     tail_bytes: int
 
 
-def forward_part(graph: Graph, encoded: Encoded) -> ForwardPart | None:
+def forward_part(graph: Graph, encoded: Encoded, *, most_crossing: int = 1) -> ForwardPart | None:
     """The forward part and its candidate cuts, or None where the graph has no forward and backward phases.
 
     Candidates are the user's `stage` marks where there are any (nodes of equal string id are one candidate), else the
     articulation storages: those that alone carry everything the later forward ops need, residents and saved generator
     states apart. One sweep in program order, O(ops + reads).
 
+    Args:
+        most_crossing: also cut where up to so many storages together carry on, and keep all of them: skips that span the
+            network leave no articulation storage.
     Source: Chen et al. 2016, 4.3; the original leaves finding candidates to its user (`mirror_stage`).
     """
     arrays = encoded.arrays
@@ -50,7 +53,7 @@ def forward_part(graph: Graph, encoded: Encoded) -> ForwardPart | None:
     origin &= ~arrays.resident
     droppable = origin & (arrays.phase != LOSS) & arrays.recomputable & ~_on_updated_storage(arrays)
     marked = [(k, op.stage) for k, op in enumerate(graph.ops) if op.stage is not None and origin[k]]
-    candidates = _marked_candidates(marked) if marked else _articulation_candidates(arrays, origin, backward)
+    candidates = _marked_candidates(marked) if marked else _crossing_candidates(arrays, origin, backward, most_crossing)
     fresh_bytes = np.zeros(len(origin), dtype=np.int64)
     fresh = arrays.alias < 0
     np.add.at(fresh_bytes, arrays.producer[fresh], arrays.storage_bytes[fresh])
@@ -89,7 +92,8 @@ def _marked_candidates(marked: list[tuple[int, bool | str]]) -> list[tuple[int, 
     return sorted((members[-1], tuple(members)) for members in groups.values())
 
 
-def _articulation_candidates(arrays: Arrays, origin: Flags, backward: Ints) -> list[tuple[int, tuple[int, ...]]]:
+def _crossing_candidates(arrays: Arrays, origin: Flags, backward: Ints, most: int) -> list[tuple[int, tuple[int, ...]]]:
+    """Places in program order where few storages carry everything that later ops need; where they stay the same, the first place."""
     needed = np.zeros(len(origin), dtype=np.bool_)  # ancestors of the backward part
     needed[backward] = True
     for op in range(len(origin) - 1, -1, -1):
@@ -106,7 +110,7 @@ def _articulation_candidates(arrays: Arrays, origin: Flags, backward: Ints) -> l
     crossing: set[int] = set()
     dying: dict[int, list[int]] = {}
     candidates: list[tuple[int, tuple[int, ...]]] = []
-    last_root = -1
+    before: tuple[int, ...] = ()
     for op in rows:
         for root in dying.pop(op, ()):
             crossing.discard(root)
@@ -117,7 +121,7 @@ def _articulation_candidates(arrays: Arrays, origin: Flags, backward: Ints) -> l
             if root == v and last_reader.get(root, -1) > op and not arrays.resident[maker] and not free_source[maker]:
                 crossing.add(root)
                 dying.setdefault(last_reader[root], []).append(root)
-        if len(crossing) == 1 and (root := next(iter(crossing))) != last_root:
-            last_root = root
-            candidates.append((op, (root,)))
-    return [(position, tuple(sorted(set(on_root[root])))) for position, (root,) in candidates]
+        if 0 < len(crossing) <= most and (roots := tuple(sorted(crossing))) != before:
+            before = roots
+            candidates.append((op, roots))
+    return [(position, tuple(sorted({row for root in roots for row in on_root[root]}))) for position, roots in candidates]

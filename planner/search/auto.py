@@ -1,4 +1,4 @@
-"""The portfolio: Chen's two planners, and the recursive one where they do not fit; the cheapest that fits wins."""
+"""The portfolio: Chen's two planners, and where they do not fit, the original's search and the recursive one."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from planner.analysis.liveness import evaluator_of
 from planner.errors import InfeasibleBudget, TimeLimit
 from planner.problem import Problem, Proposal
 from planner.search.chen import chen_budget, chen_sqrt
+from planner.search.memonger import memonger
 from planner.search.recursive import recursive
 
 
 def auto(problem: Problem) -> Proposal:
-    """The cheapest plan within the budget that "chen-sqrt" or "chen-budget" proposes, else that of "recursive".
+    """The cheaper plan within the budget of "chen-sqrt" and "chen-budget", else that of "memonger", else that of "recursive".
 
-    Without a budget all three are asked, and the plan of least peak is taken.
+    Without a budget all four are asked, and the plan of least peak is taken.
 
     Raises:
         InfeasibleBudget: none of them fits; carries the least peak any of them reached.
@@ -24,9 +25,9 @@ def auto(problem: Problem) -> Proposal:
     ranked: list[tuple[float, float, int, Proposal]] = []
     failures: list[InfeasibleBudget] = []
     late: TimeLimit | None = None
-    for place, strategy in enumerate((chen_sqrt, chen_budget, recursive)):
-        if strategy is recursive and ranked and problem.budget is not None:
-            break  # it runs ops more often than one extra time; only worth it where that is not enough
+    for place, strategy in enumerate((chen_sqrt, chen_budget, memonger, recursive)):
+        if place >= 2 and ranked and problem.budget is not None:
+            break  # these cost more: the last segment runs again too, or ops more than one extra time
         try:
             proposal = strategy(problem)
         except InfeasibleBudget as failure:

@@ -7,6 +7,7 @@ backward op that needs it. They differ in which cuts they try.
 from __future__ import annotations
 
 import math
+from typing import Final
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from planner.problem import Problem, Proposal
 from planner.search.trials import Candidate, Trials
 
 Cuts = tuple[int, ...]
+_MOST_CROSSING: Final = 16
 
 
 def chen_sqrt(problem: Problem) -> Proposal:
@@ -48,29 +50,46 @@ def chen_budget(problem: Problem, *, sweeps: int = 128) -> Proposal:
     Raises:
         InfeasibleBudget: no threshold fits; carries the least peak seen, in bytes.
     Source: Chen et al. 2016, Alg. 3 and appendix A. Ours differs: the last segment is never recomputed, prefixes of the
-        cuts are tried, and thresholds are judged by exact peak, not by x + y.
+        cuts are tried, thresholds are judged by exact peak, not by x + y, and where single tensors cut the graph badly (a
+        stretch between them makes a quarter of the bytes), places crossed by a few tensors are candidates too.
     """
     trials = Trials(problem, "chen-budget")
     part = forward_part(problem.graph, trials.evaluator.encoded)
-    if part is None or not len(part.gap_bytes):
-        return trials.proposal()
-    segments = _Segments(trials, part)
-    useful = max(8, len(part.gap_bytes) ** 2)  # no more thresholds than stretches between two candidates make different cuts
-    count = max(8, int(min(sweeps * problem.effort, useful)))
-    thresholds = sorted({*_appendix_thresholds(part), *_spread_thresholds(part, count)})
+    parts = [] if part is None else [part]
+    marked = any(op.stage is not None for op in problem.graph.ops)
+    if part is not None and not marked and not _cuts_well(part):
+        wide = forward_part(problem.graph, trials.evaluator.encoded, most_crossing=_MOST_CROSSING)
+        parts += [] if wide is None else [wide]
     try:
-        for threshold in thresholds:
-            segments.try_threshold(threshold)
-        for _ in range(2):  # finer between the neighbours of the best threshold
-            place = thresholds.index(segments.best_threshold) if segments.best_threshold in thresholds else 0
-            low, high = thresholds[max(0, place - 1)], thresholds[min(len(thresholds) - 1, place + 1)]
-            finer = {low + (high - low) * k // 9 for k in range(1, 9)} - set(thresholds)
-            for threshold in sorted(finer):
-                segments.try_threshold(threshold)
-            thresholds = sorted({*thresholds, *finer})
+        for some in parts:
+            if len(some.gap_bytes):
+                _sweep(_Segments(trials, some), sweeps * problem.effort)
     except KeyboardInterrupt:
         trials.interrupted()
     return trials.proposal()
+
+
+def _cuts_well(part: ForwardPart) -> bool:
+    """True if no stretch without a candidate makes a quarter of all bytes."""
+    total = int(part.gap_bytes.sum()) + part.tail_bytes
+    return 4 * max(part.tail_bytes, int(part.gap_bytes.max(initial=0))) <= total
+
+
+def _sweep(segments: _Segments, sweeps: float) -> None:
+    """Thresholds over the whole range, then finer between the neighbours of the best."""
+    part = segments.part
+    useful = max(8, len(part.gap_bytes) ** 2)  # no more thresholds than stretches between two candidates make different cuts
+    count = max(8, int(min(sweeps, useful)))
+    thresholds = sorted({*_appendix_thresholds(part), *_spread_thresholds(part, count)})
+    for threshold in thresholds:
+        segments.try_threshold(threshold)
+    for _ in range(2):
+        place = thresholds.index(segments.best_threshold) if segments.best_threshold in thresholds else 0
+        low, high = thresholds[max(0, place - 1)], thresholds[min(len(thresholds) - 1, place + 1)]
+        finer = {low + (high - low) * k // 9 for k in range(1, 9)} - set(thresholds)
+        for threshold in sorted(finer):
+            segments.try_threshold(threshold)
+        thresholds = sorted({*thresholds, *finer})
 
 
 def _equal_cuts(part: ForwardPart) -> Cuts:
@@ -121,7 +140,7 @@ class _Segments:
 
     def evaluate(self, cuts: Cuts) -> Candidate | None:
         """Peak and cost of the plan that keeps these cuts and everything after the last."""
-        return self.trials.evaluate(cuts, lambda: self.sequence(cuts))
+        return self.trials.evaluate((len(self.part.position), cuts), lambda: self.sequence(cuts))
 
     def sequence(self, cuts: Cuts) -> Ints:
         """Its op rows."""
