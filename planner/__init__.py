@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from planner.api import allocate as allocate
     from planner.api import curve as curve
+    from planner.api import load as load
     from planner.api import optimize as optimize
     from planner.api import simulate as simulate
     from planner.curves import Curve as Curve
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from planner.errors import UnknownAllocator as UnknownAllocator
     from planner.errors import UnknownStrategy as UnknownStrategy
     from planner.errors import VerificationError as VerificationError
+    from planner.footprint import Footprint as Footprint
+    from planner.footprint import estimate as estimate
     from planner.graph import Graph as Graph
     from planner.graph import Op as Op
     from planner.graph import Tensor as Tensor
@@ -46,7 +49,6 @@ if TYPE_CHECKING:
     from planner.memory import MemoryModel as MemoryModel
     from planner.packing import register_allocator as register_allocator
     from planner.plan import Plan as Plan
-    from planner.plan import load as load
     from planner.problem import Problem as Problem
     from planner.problem import Proposal as Proposal
     from planner.report import Report as Report
@@ -57,19 +59,20 @@ if TYPE_CHECKING:
     from planner.simulator import Trace as Trace
 
 _HOMES = {
-    "api": ("allocate", "curve", "optimize", "simulate"),
+    "api": ("allocate", "curve", "load", "optimize", "simulate"),
     "curves": ("Curve", "load_curve"),
     "errors": (
         "GraphError", "InfeasibleBudget", "KernelCacheError", "OutputError", "PlanFileError", "PlannerError", "ScheduleError",
         "TimeLimit", "UnitError", "UnknownAllocator", "UnknownStrategy", "VerificationError",
     ),
+    "footprint": ("Footprint", "estimate"),
     "graph": ("Graph", "Op", "Tensor"),
     "lowering.differentiate": ("differentiate",),
     "lowering.onnx": ("from_onnx",),
     "lowering.schema": ("lower",),
     "memory": ("Allocation", "Buffer", "MemoryModel"),
     "packing": ("register_allocator",),
-    "plan": ("Plan", "load"),
+    "plan": ("Plan",),
     "problem": ("Problem", "Proposal"),
     "report": ("Report",),
     "schedule": ("Compute", "Free", "Schedule"),

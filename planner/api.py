@@ -6,17 +6,21 @@ import math
 import os
 import time
 from collections.abc import Sequence
-from typing import Union
+from numbers import Integral, Real
+from operator import index
+from typing import Any, Union
 
 import networkx as nx
 
+from planner import plan as plans
 from planner.analysis.bounds import peak_lower_bound
 from planner.curves import Curve
-from planner.errors import PlannerError
+from planner.errors import PlanFileError, PlannerError, VerificationError
 from planner.graph import Graph
 from planner.lowering.files import read_graph
 from planner.lowering.schema import lower
 from planner.memory import Allocation, MemoryModel
+from planner.names import printable
 from planner.packing import find_allocator
 from planner.plan import Plan
 from planner.problem import Allocator, Order, Problem, Strategy
@@ -72,7 +76,8 @@ def optimize(
     >>> optimize(g, "100%").report.plan
     Figures(peak_bytes=6, arena_bytes=6, cost=2.0)
     """
-    deadline = _deadline(order, effort, time_limit, seed)
+    deadline, seed = _deadline(order, effort, time_limit), _seed(seed)
+    _check_memory(memory)
     if budget is not None:
         parse_budget(budget, MAX_BYTES)  # refuse what is not understood before any work
     program = as_graph(graph)
@@ -122,15 +127,17 @@ def curve(
     >>> [(point.budget, point.cost) for point in curve(zoo.chain(8), [7, 8, 9]).points]  # public case C1
     [(7, 19.0), (8, 18.0), (9, 17.0)]
     """
-    deadline = _deadline(order, effort, time_limit, seed)
+    deadline, seed = _deadline(order, effort, time_limit), _seed(seed)
+    _check_memory(memory)
     wanted = _wanted(budgets)
     searches = _searches(strategies)
-    if isinstance(jobs, bool) or not isinstance(jobs, int) or not (jobs >= 1 or jobs == -1):
-        raise PlannerError(f"jobs {jobs!r} is not a number of processes >= 1, or -1 for every core")
+    processes = _int(jobs)
+    if processes is None or not (processes >= 1 or processes == -1):
+        raise PlannerError(f"jobs {_shown(jobs)} is not a number of processes >= 1, or -1 for every core")
     program = as_graph(graph)
     work = Work(program, allocator, memory)
     problem = Problem(program, None, memory, order, seed, float(effort), deadline)
-    sweep = Sweep(work, problem, searches, allocator=allocator, jobs=jobs, progress=progress)
+    sweep = Sweep(work, problem, searches, allocator=allocator, jobs=processes, progress=progress)
     points = sweep.points(wanted)
     return Curve(
         graph=program.name,
@@ -150,15 +157,16 @@ def curve(
 
 def _wanted(budgets: int | Budget | Sequence[Budget]) -> int | tuple[Budget, ...]:
     """A number of budgets, or the budgets; refused before any work."""
-    if isinstance(budgets, int) and not isinstance(budgets, bool):
-        if not 1 <= budgets <= MOST_BUDGETS:
-            hint = f"; for one budget in bytes write [{budgets}]" if budgets > MOST_BUDGETS else ""
-            raise PlannerError(f"{budgets!r} is not a number of budgets from 1 to {MOST_BUDGETS}{hint}")
-        return budgets
+    count = _int(budgets)
+    if count is not None:
+        if not 1 <= count <= MOST_BUDGETS:
+            hint = f"; for one budget in bytes write [{count}]" if MOST_BUDGETS < count <= MAX_BYTES else ""
+            raise PlannerError(f"{_shown(count)} is not a number of budgets from 1 to {MOST_BUDGETS}{hint}")
+        return count
     try:
-        listed = (budgets,) if isinstance(budgets, (bool, float, str)) else tuple(budgets)
+        listed: tuple[Any, ...] = (budgets,) if isinstance(budgets, (Real, str, bytes)) else tuple(budgets)  # type: ignore[arg-type]
     except TypeError:
-        raise PlannerError(f"budgets {budgets!r} is neither a number of them nor a list") from None
+        raise PlannerError(f"budgets {_shown(budgets)} is neither a number of them nor a list") from None
     if not 1 <= len(listed) <= MOST_BUDGETS:
         raise PlannerError(f"{len(listed)} budgets were given; a curve has from 1 to {MOST_BUDGETS}")
     for budget in listed:
@@ -167,7 +175,10 @@ def _wanted(budgets: int | Budget | Sequence[Budget]) -> int | tuple[Budget, ...
 
 
 def _searches(strategies: str | Strategy | Sequence[str | Strategy]) -> dict[str, Strategy]:
-    listed = [strategies] if isinstance(strategies, str) or callable(strategies) else list(strategies)
+    try:
+        listed = [strategies] if isinstance(strategies, str) or callable(strategies) else list(strategies)
+    except TypeError:
+        raise PlannerError(f"strategies {_shown(strategies)} is neither a strategy nor a list of them") from None
     searches: dict[str, Strategy] = {}
     for strategy in listed:
         name, search = find_strategy(strategy)
@@ -179,17 +190,58 @@ def _searches(strategies: str | Strategy | Sequence[str | Strategy]) -> dict[str
     return searches
 
 
-def _deadline(order: Order, effort: float, time_limit: float | None, seed: int) -> float | None:
+def _deadline(order: Order, effort: float, time_limit: float | None) -> float | None:
     """Refuse options that cannot be meant; the `time.monotonic()` at which the search ends."""
-    if order not in ("free", "pinned"):
-        raise PlannerError(f"order {order!r} is not 'free' or 'pinned'")
-    if not (isinstance(effort, (int, float)) and math.isfinite(effort) and effort > 0):
-        raise PlannerError(f"effort {effort!r} is not a number above 0")
-    if time_limit is not None and not (isinstance(time_limit, (int, float)) and time_limit > 0):
-        raise PlannerError(f"time limit {time_limit!r} is not a number of seconds above 0")
-    if not isinstance(seed, int):
-        raise PlannerError(f"seed {seed!r} is not an int")
-    return None if time_limit is None else time.monotonic() + time_limit
+    if not isinstance(order, str) or order not in ("free", "pinned"):
+        raise PlannerError(f"order {_shown(order)} is not 'free' or 'pinned'")
+    if not 0 < _number(effort) < math.inf:
+        raise PlannerError(f"effort {_shown(effort)} is not a number above 0")
+    if time_limit is None:
+        return None
+    if not _number(time_limit) > 0:
+        raise PlannerError(f"time limit {_shown(time_limit)} is not a number of seconds above 0")
+    return time.monotonic() + _number(time_limit)
+
+
+def _seed(seed: int) -> int:
+    number = _int(seed)
+    if number is None or not -(2**63) <= number < 2**63:
+        raise PlannerError(f"seed {_shown(seed)} is not an int of at most 64 bits")
+    return number
+
+
+def _check_memory(memory: MemoryModel) -> None:
+    if not isinstance(memory, MemoryModel):
+        raise PlannerError(f"memory {_shown(memory)} is not a MemoryModel; write memory=MemoryModel(scope=..., alignment=..., reserve=...)")
+    for name in ("alignment", "reserve"):
+        if isinstance(getattr(memory, name), bool):
+            raise PlannerError(f"{name} {getattr(memory, name)!r} is not a number of bytes")
+
+
+def _check_schedule(schedule: Schedule) -> None:
+    if not isinstance(schedule, Schedule):
+        raise PlannerError(f"schedule {_shown(schedule)} is not a Schedule; write Schedule.of([Compute(...), Free(...), ...])")
+
+
+def _int(value: Any) -> int | None:
+    """An int, numpy's included; None for anything else, True and False too."""
+    return index(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
+
+
+def _number(value: Any) -> float:
+    """A float, numpy's included; NaN for what is no number."""
+    try:
+        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        return math.nan
+
+
+def _shown(value: Any) -> str:
+    """A value in an error: one line, and not a long one."""
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"of {value.bit_length()} bits"
+    text = printable(" ".join(repr(value).split()))
+    return text if len(text) <= 200 else f"{text[:199]}…"
 
 
 def allocate(
@@ -198,6 +250,7 @@ def allocate(
     """Offsets for every buffer of a schedule, checked by the judge.
 
     Raises:
+        PlannerError: the arguments.
         ScheduleError: the schedule is illegal.
         VerificationError: the allocator's offsets are.
         UnknownAllocator: no such name.
@@ -208,9 +261,14 @@ def allocate(
     >>> allocate(g, optimize(g).schedule).arena_bytes
     4
     """
+    _check_schedule(schedule)
+    _check_memory(memory)
+    name, allocate_buffers = find_allocator(allocator)
     program = as_graph(graph)
     judge(program, schedule, memory=memory)
-    allocation = find_allocator(allocator)[1](program, schedule, memory=memory)
+    allocation = allocate_buffers(program, schedule, memory=memory)
+    if not isinstance(allocation, Allocation):
+        raise VerificationError(f"allocator {name!r} returned {_shown(allocation)}, no Allocation")
     judge(program, schedule, memory=memory, allocation=allocation)
     return allocation
 
@@ -226,7 +284,26 @@ def simulate(
     >>> simulate(g, optimize(g).schedule).peak_bytes
     4
     """
+    _check_schedule(schedule)
+    _check_memory(memory)
+    if allocation is not None and not isinstance(allocation, Allocation):
+        raise PlannerError(f"allocation {_shown(allocation)} is not an Allocation, nor None")
     return judge(as_graph(graph), schedule, memory=memory, allocation=allocation)
+
+
+def load(path: str | os.PathLike[str], graph: GraphLike | None = None) -> Plan:
+    """A plan from its file. Nothing in the file is executed; its claims are checked by `Plan.verify`.
+
+    Args:
+        path: what `Plan.save` wrote.
+        graph: refuse a plan of any other graph; in any form that `optimize` takes.
+    Raises:
+        PlanFileError: missing, not a plan, another version, damaged, or the plan of another graph.
+        GraphError: the graph is unreadable or invalid.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise PlanFileError(f"{_shown(path)} is not the path of a plan file")
+    return plans.load(path, None if graph is None else as_graph(graph))
 
 
 def as_graph(graph: GraphLike) -> Graph:

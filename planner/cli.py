@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 from planner import errors
-from planner.names import ALLOCATORS, STRATEGIES
+from planner.names import ALLOCATORS, STRATEGIES, printable
 from planner.views.progress import progress_bar, spinner
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ EXIT_CODES = (
     (errors.PlannerError, 2),
 )
 
+_MOST_DIGITS = 18  # a longer number counts nothing
 _STRATEGIES = ", ".join(STRATEGIES)
 _SEARCH_OPTIONS = (
     click.option("--allocator", default="auto", show_default=True, help=f"{', '.join(ALLOCATORS)}, or none for live bytes only."),
@@ -92,10 +95,10 @@ def optimize(graph: str, budget: str | None, allocator: str, output: str | None,
     if output is not None:
         plan.save(output)
     if as_json:
-        _print_json("planner-report", {"report": plan.report, "overhead": plan.report.overhead, "plan_file": output})
+        _print_json("planner-report", {"report": plan.report, "overhead": plan.report.overhead, "plan_file": output and _text(output)})
     else:
-        click.echo(str(plan.report))
-        click.echo(f"  Saved to {output}" if output else "  Save the plan with -o plan.json; planner verify plan.json checks it")
+        saved = f"  Saved to {output}" if output else "  Save the plan with -o plan.json; planner verify plan.json checks it"
+        _print(str(plan.report), saved)
 
 
 @cli.command(epilog=_GRAPH_HELP)
@@ -117,11 +120,14 @@ def curve(graph: str, budgets: str, strategies: str, jobs: int, outputs: tuple[s
         check_path(output)
     memory = _memory(options)
     listed = [budget.strip() for budget in budgets.split(",") if budget.strip()]
+    count = len(listed) == 1 and listed[0].isascii() and listed[0].isdecimal()
+    if count and len(listed[0]) > _MOST_DIGITS:
+        raise click.UsageError(f"--budgets: a number of {len(listed[0])} digits is no number of budgets")
     with spinner("reading the graph"):
         program = _graph(graph, options)
     with progress_bar("planning") as progress:
         found = find_curve(
-            program, int(budgets) if budgets.strip().isdecimal() else listed,
+            program, int(listed[0]) if count else listed,
             strategies=strategy_names() if strategies == "all" else [name.strip() for name in strategies.split(",")],
             allocator=None if options["allocator"] == "none" else options["allocator"], memory=memory, order=options["order"],
             effort=options["effort"], time_limit=options["time_limit"], seed=options["seed"], jobs=jobs, progress=progress,
@@ -129,16 +135,69 @@ def curve(graph: str, budgets: str, strategies: str, jobs: int, outputs: tuple[s
     for output in outputs:
         found.save(output)
     if as_json:
-        _print_json("planner-curve", {"curve": found, "front": found.front, "files": outputs})
+        _print_json("planner-curve", {"curve": found, "front": found.front, "files": [_text(output) for output in outputs]})
     else:
-        click.echo(str(found))
-        click.echo(f"  Saved to {', '.join(outputs)}" if outputs else "  Draw the curve with -o curve.svg")
+        _print(str(found), f"  Saved to {', '.join(outputs)}" if outputs else "  Draw the curve with -o curve.svg")
     error = nothing_fits(found)
     if error is not None and as_json:  # one object is printed, and it says so point by point
-        click.echo(f"error: {error}", err=True)
+        _say(str(error), last_line=True)
         raise click.exceptions.Exit(_exit_code(error))
     if error is not None:
         raise error
+
+
+@cli.command(epilog=_GRAPH_HELP)
+@click.argument("graph")
+@click.option("--batch", "batches", metavar="N,N,...", default="", help="Batch sizes, one row each, for zoo models and ONNX files.")
+@click.option("--fits", metavar="SIZE", help='"16GiB", or a device such as a100, h100, t4, rtx4090: say what fits, and what would help.')
+@click.option("--largest-batch", is_flag=True, help="Find the largest batch that fits; needs --fits.")
+@click.option("--overhead", type=click.FloatRange(min=0), help="With --largest-batch: also with a plan that costs so much more, as 0.3.")
+@click.option("--optimizer", type=click.Choice(["sgd", "momentum", "adagrad", "rmsprop", "adam", "adamw", "none"]), help="[the graph's]")
+@click.option("--micro-batches", type=click.IntRange(min=1), default=1, show_default=True, help="Gradients accumulate over so many.")
+@click.option("--gradients", type=click.Choice(["released", "zeroed"]), default="released", show_default=True, help="Between iterations.")
+@click.option("--update", type=click.Choice(["fused", "per-tensor", "multi-tensor"]), help="Temporaries of the update. [the graph's]")
+@click.option("--master-weights", is_flag=True, help="16-bit parameters have a float32 master, and float32 optimizer states.")
+@click.option("--lowering", is_flag=True, help="Convolutions unfold their input (im2col) into workspace.")
+@click.option("--rule", type=click.Choice(["cs231n"]), help="Show this rule of thumb beside the simulation.")
+@_options(_GRAPH_OPTIONS[1:2], _GRAPH_OPTIONS[3:], _MEMORY_OPTIONS, _JSON)
+def estimate(
+    graph: str, batches: str, fits: str | None, largest_batch: bool, overhead: float | None, as_json: bool, **options: Any
+) -> None:
+    """Simulate a training step: bytes by component and phase, and whether they fit."""
+    if (largest_batch and fits is None) or (overhead is not None and not largest_batch):
+        raise click.UsageError("--largest-batch needs --fits SIZE, and --overhead needs --largest-batch")
+    from planner import footprint
+
+    wanted = [int(text) if text.strip().isdecimal() else 0 for text in batches.split(",")] if batches else [None]
+    if 0 in wanted:
+        raise click.UsageError(f"--batch {batches!r}: write batch sizes >= 1 with commas between, as 1,8,32")
+    memory = _memory(options)
+    if fits is not None:
+        footprint.device_bytes(fits)  # refuse what is not understood before any work
+    given = {**options, "optimizer": "none" if options["optimizer"] == "none" else None}
+    named = {name: options[name] for name in ("micro_batches", "gradients", "update", "master_weights", "lowering")}
+    named.update(memory=memory, optimizer=None if options["optimizer"] == "none" else options["optimizer"])
+    rows, most = [], dict[str, int]()
+    for batch in wanted:
+        with spinner("simulating the step"):
+            found = footprint.estimate(_graph(graph, {**given, "batch": batch}), rule=options["rule"], **named)
+        rows.append((batch, found, None if fits is None else found.fits(fits)))
+    if largest_batch:
+        for key, allowed in (("largest_batch", None), *((("largest_batch_planned", overhead),) if overhead is not None else ())):
+            with spinner("trying batches"):
+                most[key] = footprint.largest_batch(lambda n: _graph(graph, {**given, "batch": n}), str(fits), overhead=allowed, **named)
+    if as_json:
+        from planner.views.footprint import as_object
+
+        _print_json("planner-estimate", {"rows": [as_object(*row, device=fits) for row in rows], "overhead": overhead, **most})
+    else:
+        from planner.views.footprint import as_lines
+
+        _print(*as_lines(rows, device=fits, most=most, overhead=overhead))
+    if fits is not None and not any(row[2] for row in rows):
+        least = min(found.peak_bytes + memory.reserve for _, found, _ in rows)
+        _say(f"no row fits {fits}; the least that works without a plan, in bytes:\n{least}", last_line=True)
+        raise click.exceptions.Exit(4)
 
 
 @cli.command(epilog=_GRAPH_HELP)
@@ -159,7 +218,8 @@ def inspect(graph: str, top: int, as_json: bool, **options: Any) -> None:
     else:
         from planner.views.tables import print_inventory
 
-        print_inventory(inventory, scope=memory.scope)
+        with _printing():
+            print_inventory(inventory, scope=memory.scope)
 
 
 @cli.command()
@@ -177,7 +237,8 @@ def simulate(plan: str, as_json: bool) -> None:
     else:
         from planner.views.tables import print_trace
 
-        print_trace(trace, name=plan)
+        with _printing():
+            print_trace(trace, name=plan)
 
 
 @cli.command(epilog=_GRAPH_HELP)
@@ -190,6 +251,10 @@ def verify(plan: str, graph: str | None, execute: bool, scale: int | None, as_js
     """Hold a plan to every number it claims: legal steps, no two buffers overlapping, peak, arena, cost and budget."""
     if scale is not None and not execute:
         raise click.UsageError("--scale is for --execute; give both")
+    given = [name for name in ("batch", "optimizer", "device") if options[name] is not None]
+    given += ["dim"] * bool(options["dims"]) + ["inference"] * bool(options["inference"])
+    if given and graph is None:
+        raise click.UsageError(f"--{given[0]} is for --graph; give both")
     from planner.plan import load
 
     loaded = load(plan, None if graph is None else _graph(graph, options))
@@ -204,24 +269,31 @@ def verify(plan: str, graph: str | None, execute: bool, scale: int | None, as_js
     else:
         fits = "least peak" if loaded.budget is None else f"within the budget of {loaded.budget} bytes"
         steps = len(trace.timeline_bytes)
-        click.echo(f"ok: {steps:,} steps legal, {buffers:,} buffers without overlap, arena + reserve {needed} bytes, {fits}")
+        lines = [f"ok: {steps:,} steps legal, {buffers:,} buffers without overlap, arena + reserve {needed} bytes, {fits}"]
         if executed is not None:
             sizes = "at full size" if executed.scale == 1 else f"sizes / {executed.scale}"
             arena = f"one arena of {executed.arena_bytes:,} bytes ({sizes})"
-            click.echo(f"ok: ran {executed.computes:,} computes in {arena}, every byte as in a run without a plan")
+            lines.append(f"ok: ran {executed.computes:,} computes in {arena}, every byte as in a run without a plan")
+        _print(*lines)
 
 
 @cli.command()
 @click.argument("model", required=False)
-@_options(_GRAPH_OPTIONS, _OUTPUT_OPTIONS)
-def zoo(model: str | None, output: str | None, force: bool, **options: Any) -> None:
+@_options(_GRAPH_OPTIONS, _OUTPUT_OPTIONS, _JSON)
+def zoo(model: str | None, output: str | None, force: bool, as_json: bool, **options: Any) -> None:
     """List the models that come with the planner, or write one as a JSON graph."""
     from planner.zoo import MODELS
 
+    if model is None and as_json:
+        rows = [(name, entry.argument, entry.description, entry.options, entry.required) for name, entry in MODELS.items()]
+        columns = ("name", "argument", "description", "options", "required")
+        _print_json("planner-models", {"models": [dict(zip(columns, row, strict=True)) for row in rows]})
+        return
     if model is None:
         from planner.views.tables import print_models
 
-        print_models([(name, entry.argument, ", ".join(entry.options), entry.description) for name, entry in MODELS.items()])
+        with _printing():
+            print_models([(name, entry.argument, ", ".join(entry.options), entry.description) for name, entry in MODELS.items()])
         return
     if output is None:
         raise click.UsageError("name the file to write with -o FILE")
@@ -232,7 +304,11 @@ def zoo(model: str | None, output: str | None, force: bool, **options: Any) -> N
 
     program = _graph(model, options)
     write_whole(output, program.to_json())
-    click.echo(f"Saved {program!r} to {output}")
+    if as_json:
+        facts = {"graph": program.name, "fingerprint": program.fingerprint, "ops": len(program.ops), "values": len(program.tensors)}
+        _print_json("planner-model", {**facts, "file": _text(output)})
+    else:
+        _print(f"Saved {program!r} to {output}")
 
 
 def _graph(text: str, options: dict[str, Any], source: dict[str, Any] | None = None) -> Graph:
@@ -258,6 +334,9 @@ def _read(text: str, given: dict[str, Any]) -> Any:
 
     name, colon, _ = text.partition(":")
     if name in MODELS:
+        for option in ("spec", *given):
+            if option in given.get("dims", {}):
+                raise click.UsageError(f"--dim {option} is no dimension" + (f"; write --{option}" if option in ("batch", "device") else ""))
         for option in MODELS[name].required:
             if option not in given:
                 raise click.UsageError(f"{text} needs --{option}")
@@ -271,30 +350,49 @@ def _read(text: str, given: dict[str, Any]) -> Any:
 
 def _call(text: str, given: dict[str, Any]) -> Any:
     """The graph that the user's `module:callable` returns; their code runs because they name it."""
-    from importlib import import_module
+    import networkx as nx
+
+    from planner.graph import Graph as Program
 
     module_name, _, function_name = text.partition(":")
-    sys.path.insert(0, os.getcwd())
+    folder = os.getcwd()
+    sys.path.insert(0, folder)
     try:
-        function = getattr(import_module(module_name), function_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise errors.GraphError(f"{text!r} is no zoo model, no file, and no module:callable ({error})") from None
-    finally:
-        sys.path.pop(0)
-    try:
-        return function(**given)
+        with redirect_stdout(sys.stderr):  # what their code prints is no result of ours
+            function = _import(module_name, function_name, text)
+            graph = function(**given)
     except errors.PlannerError:
         raise
-    except Exception as error:
-        raise errors.GraphError(f"{text!r} failed: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise errors.GraphError(f"{text!r} failed: {type(error).__name__}: {' '.join(str(error).split())}") from error
+    finally:
+        with suppress(ValueError):
+            sys.path.remove(folder)
+    if not isinstance(graph, (nx.Graph, Program)):
+        raise errors.GraphError(f"{text!r} returned {type(graph).__name__}, expected a networkx.DiGraph or a planner.Graph")
+    return graph
+
+
+def _import(module_name: str, function_name: str, text: str) -> Any:
+    from importlib import import_module
+
+    unknown = f"{text!r} is no zoo model, no file, and no module:callable"
+    if not module_name or module_name.startswith("."):
+        raise errors.GraphError(f"{unknown} (a module is named in full, as package.module)")
+    try:
+        return getattr(import_module(module_name), function_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise errors.GraphError(f"{unknown} ({' '.join(str(error).split())})") from None
 
 
 def _dims(items: tuple[str, ...]) -> dict[str, int]:
     dims: dict[str, int] = {}
     for item in items:
         name, equals, value = item.rpartition("=")
-        if not equals or not name or not value.isdigit() or int(value) < 1:
-            raise click.UsageError(f"--dim {item!r}: write NAME=VALUE with VALUE an int >= 1, as --dim height=224")
+        digits = value.isascii() and value.isdecimal() and len(value) <= _MOST_DIGITS
+        if not equals or not name or not digits or int(value) < 1:
+            shown = item if len(item) <= 80 else f"{item[:79]}…"
+            raise click.UsageError(f"--dim {shown!r}: write NAME=VALUE with VALUE an int >= 1, as --dim height=224")
         dims[name] = int(value)
     return dims
 
@@ -321,42 +419,105 @@ def _check_output(output: str | None, *, force: bool) -> None:
         raise errors.OutputError(f"cannot write {output!r}; name a file in a folder that exists and can be written")
 
 
+@contextmanager
+def _printing() -> Iterator[None]:
+    """Around all that writes results, so that an output which cannot take them is told from everything else that may fail.
+
+    Raises:
+        OutputError: standard output cannot be written. A reader that has left, as `head` does, ends the program in peace.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit):  # rich exits by itself where the reader has left
+        _silence()
+        raise click.exceptions.Exit(0) from None
+    except UnicodeEncodeError as error:
+        shown = printable(error.object[error.start : error.end])
+        raise errors.OutputError(f"standard output cannot show {shown!r} as {error.encoding}; set PYTHONIOENCODING=utf-8") from None
+    except OSError as error:
+        _silence()
+        raise errors.OutputError(f"cannot write to standard output: {error.strerror or error}") from None
+
+
+def _silence() -> None:
+    """What is left in the buffer goes nowhere, so that the interpreter does not fail once more when it ends."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _print(*lines: str) -> None:
+    with _printing():
+        for line in lines:
+            click.echo(_text(line))
+
+
+def _text(name: str) -> str:
+    """A file name may hold bytes that are no text; they are shown escaped."""
+    return name.encode(errors="backslashreplace").decode()
+
+
 def _print_json(schema: str, content: dict[str, Any]) -> None:
     import msgspec
 
-    click.echo(msgspec.json.encode({"schema": schema, "version": 1, **content}).decode())
+    _print(msgspec.json.encode({"schema": schema, "version": 1, **content}).decode())
 
 
 def _exit_code(error: errors.PlannerError) -> int:
     return next(code for kind, code in EXIT_CODES if isinstance(error, kind))
 
 
-def _say(error: errors.PlannerError, *, as_json: bool) -> None:
-    """One line on standard error; for an infeasible budget, the least workable one on a last line of its own."""
-    click.echo(f"error: {error}", err=True)
+def _say(message: str, *, last_line: bool = False) -> None:
+    """One line on standard error; with `last_line` what follows the last line break is a line of its own."""
+    head, line_break, tail = message.rpartition("\n") if last_line else (message, "", "")
+    lines = [head, tail] if line_break else [head or tail]
+    with suppress(OSError):
+        click.echo("error: " + "\n".join(printable(line) for line in lines), err=True)
+
+
+def _fail(kind: str, message: str, code: int, *, as_json: bool, error: errors.PlannerError | None = None) -> NoReturn:
+    """Say what is wrong, and exit; with `as_json` also as the one object on standard output."""
+    _say(message, last_line=isinstance(error, errors.InfeasibleBudget))
     if as_json:
-        facts = {name: value for name, value in vars(error).items() if not name.startswith("_")}
-        _print_json("planner-error", {"error": type(error).__name__, "message": str(error), **facts})
+        facts = {} if error is None else {name: value for name, value in vars(error).items() if not name.startswith("_")}
+        head = {"error": kind, "message": _text(message)}
+        with suppress(errors.OutputError, click.exceptions.Exit):  # it has been said on standard error
+            try:
+                _print_json("planner-error", {**head, **facts})
+            except (TypeError, ValueError):  # an attribute that is no JSON
+                _print_json("planner-error", head)
+    sys.exit(code)
 
 
 def main() -> None:
-    """Entry point: errors become one line and an exit code."""
+    """Entry point: errors become one line and an exit code; with `--json` also one object."""
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:  # closed by the caller
+            setattr(sys, stream, open(os.devnull, "w"))  # noqa: SIM115
     as_json = "--json" in sys.argv[1:]
     try:
         code = cli.main(standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else 0)
+    except click.exceptions.NoArgsIsHelpError:
+        _fail("UsageError", "name a command; planner --help lists them", 2, as_json=as_json)
     except click.ClickException as error:
-        click.echo(f"error: {error.format_message()}", err=True)
-        sys.exit(error.exit_code)
+        _fail(type(error).__name__, error.format_message(), error.exit_code, as_json=as_json)
     except click.Abort:
-        click.echo("error: interrupted before any plan was found", err=True)
-        sys.exit(130)
+        _fail("Abort", "interrupted before any plan was found", 130, as_json=as_json)
     except errors.PlannerError as error:
-        _say(error, as_json=as_json)
-        sys.exit(_exit_code(error))
-    except BrokenPipeError:  # the reader of our output has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        _fail(type(error).__name__, str(error), _exit_code(error), as_json=as_json, error=error)
+    except Exception as error:
+        if isinstance(error, OSError) and error.filename is None and error.errno in (errno.ENOSPC, errno.EIO, errno.EBADF):
+            _silence()  # click's own help and version
+            _fail("OutputError", f"cannot write to standard output: {error.strerror}", 2, as_json=False)
+        said = f"internal error: {type(error).__name__}: {' '.join(str(error).split())}"
+        if os.environ.get("PLANNER_TRACEBACK"):
+            import traceback
+
+            traceback.print_exc()
+        else:
+            said += "; set PLANNER_TRACEBACK=1 for the traceback"
+        _fail("InternalError", said, 1, as_json=as_json)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ program order never reads an overwritten version. People write a `networkx.DiGra
 from __future__ import annotations
 
 import hashlib
+import sys
 from functools import cached_property
 from typing import Any, Final, Literal, Optional
 
@@ -20,6 +21,7 @@ Phase = Literal["forward", "loss", "backward", "update"]
 
 FORMAT: Final = "planner-graph"
 VERSION: Final = 1
+MAX_COST: Final = sys.float_info.max / 1e6  # of one run of every op, so that a million of them still have a finite cost
 
 
 class Tensor(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -106,6 +108,7 @@ class Graph:
         self.producer: Final[dict[str, Op]] = {}
         self.op_named: Final[dict[str, Op]] = {}
         total = 0
+        total_cost = 0.0
         for op in self.ops:
             if op.name in self.op_named:
                 raise GraphError(f"op {op.name!r} is defined twice")
@@ -120,6 +123,9 @@ class Graph:
             total += op.workspace
             if total > MAX_BYTES:
                 raise GraphError(f"op {op.name!r}: sizes add up to more than 2**62 bytes")
+            total_cost += min(op.cost, MAX_COST * 2)  # an int may be larger than any float
+            if total_cost > MAX_COST:
+                raise GraphError(f"op {op.name!r}: costs add up to more than {MAX_COST:.1e}; give them in a larger unit")
         self.storage_root: Final = _storage_roots(self)
         _check_versions(self)
 

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import operator
+from typing import Any, Final, Literal
 
 import msgspec
 
 from planner.errors import PlannerError
 
 Scope = Literal["total", "activations"]
+MOST_RESERVE: Final = 2**61
+
+
+def as_int(value: Any) -> int | None:
+    """The plain int of Python's or NumPy's, or None: no bool, no float, no text.
+
+    >>> as_int(7), as_int(True), as_int(7.0)
+    (7, None, None)
+    """
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
 
 
 class MemoryModel(msgspec.Struct, frozen=True):
@@ -17,7 +33,8 @@ class MemoryModel(msgspec.Struct, frozen=True):
     Args:
         scope: "total" counts everything; "activations" leaves residents out. Parameter gradients count in both.
         alignment: every storage is rounded up to this many bytes, once (512 for CUDA's caching allocator).
-        reserve: bytes of the budget kept for what the graph does not show: context, libraries, fragmentation.
+        reserve: bytes of the budget kept for what the graph does not show: context, libraries, fragmentation. At most 2**61: with an
+            arena of as much, the least that works can still be asked for.
 
     >>> MemoryModel(alignment=512).round_up(700)
     1024
@@ -28,12 +45,15 @@ class MemoryModel(msgspec.Struct, frozen=True):
     reserve: int = 0
 
     def __post_init__(self) -> None:
-        if self.scope not in ("total", "activations"):
+        if not isinstance(self.scope, str) or self.scope not in ("total", "activations"):
             raise PlannerError(f"scope {self.scope!r} is not 'total' or 'activations'")
-        if not isinstance(self.alignment, int) or not 1 <= self.alignment <= 2**30:
+        alignment, reserve = as_int(self.alignment), as_int(self.reserve)
+        if alignment is None or not 1 <= alignment <= 2**30:
             raise PlannerError(f"alignment {self.alignment!r} is not a number of bytes from 1 to 2**30")
-        if not isinstance(self.reserve, int) or not 0 <= self.reserve <= 2**62:
-            raise PlannerError(f"reserve {self.reserve!r} is not a number of bytes from 0 to 2**62")
+        if reserve is None or not 0 <= reserve <= MOST_RESERVE:
+            raise PlannerError(f"reserve {self.reserve!r} is not a number of bytes from 0 to 2**61")
+        for field, plain in (("scope", str.__str__(self.scope)), ("alignment", alignment), ("reserve", reserve)):
+            msgspec.structs.force_setattr(self, field, plain)  # NumPy's numbers and strings cannot be written to a file
 
     def round_up(self, nbytes: int) -> int:
         """Bytes a storage of `nbytes` takes."""

@@ -20,13 +20,24 @@ def named(given: str | Named, known: Mapping[str, Named], *, kind: str, unknown:
         given: a name that is registered, or any callable: it is named for its function.
         known: what is registered.
         kind: "strategy" or "allocator", for the error.
-        unknown: the error of a name that is not registered; it lists those that are.
+        unknown: the error of what is no name that is registered, and no callable; it lists those that are.
     """
     if not isinstance(given, str):
+        if not callable(given):
+            raise unknown(f"{kind} {printable(repr(given))} is neither a name nor a callable; there are {', '.join(known)}")
         return _name_of(given), given
     if given not in known:
         raise unknown(f"no {kind} {given!r}; there are {', '.join(known)}")
     return given, known[given]
+
+
+def printable(text: str) -> str:
+    r"""One line that a terminal shows as it is: line breaks, control and format characters and lone surrogates are escaped.
+
+    >>> printable("two\nlines")
+    'two\\nlines'
+    """
+    return "".join(char if char == " " or char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def _name_of(function: Any) -> str:

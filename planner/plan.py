@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from typing import TYPE_CHECKING, Final, Optional
 
 import msgspec
 
-from planner.errors import PlanFileError, PlannerError, VerificationError
+from planner.errors import PlanFileError, PlannerError, UnitError, VerificationError
 from planner.files import read_versioned, write_whole
 from planner.graph import Graph, Op
-from planner.memory import Allocation, MemoryModel
+from planner.memory import Allocation, MemoryModel, as_int
+from planner.names import STRATEGIES
+from planner.problem import Allocator
 from planner.report import Report, proven, replayed
 from planner.schedule import Schedule
 from planner.simulator import Trace, simulate
+from planner.units import parse_budget
 
 if TYPE_CHECKING:
     from planner.executors.arena import Execution
@@ -67,10 +71,16 @@ class Plan:
     def verify(self) -> Trace:
         """Replay the plan by the judge, and hold it to every number it claims.
 
+        Computed again: all figures of the plan and of keep-all, what is live at the peak, the budget from its text, and both lower
+        bounds. A registered allocator packs keep-all again; of any other, and of options that a callable carried, a file says
+        nothing: there keep-all's arena must only be possible. Built-in strategies prove no more than one run of each op (cost) and
+        the largest working set (peak), so of these the bounds must be exactly that. Another strategy may claim a higher bound, up
+        to its plan; it is repeated as a claim, and `optimal` may not rest on it. That the search was cut short, and the bytes of
+        the budget "auto", are echoes.
+
         Raises:
             ScheduleError: an illegal step.
-            VerificationError: overlapping or missing buffers, above the budget, or a number in the report that the replay does not
-                find: of the plan, of keep-all, or a lower bound above them.
+            VerificationError: overlapping or missing buffers, above the budget, or a claim that is not what was found.
         """
         from planner.analysis.bounds import peak_lower_bound
         from planner.analysis.liveness import evaluator_of
@@ -78,32 +88,96 @@ class Plan:
         trace = simulate(self.graph, self.schedule, memory=self.memory, allocation=self.allocation)
         arena_bytes = trace.peak_bytes if trace.arena_bytes is None else trace.arena_bytes
         evaluator = evaluator_of(self.graph, self.memory)
-        keep_all = simulate(self.graph, evaluator.schedule(evaluator.keep_all), memory=self.memory)
+        keep_all = evaluator.schedule(evaluator.keep_all)
+        kept = simulate(self.graph, keep_all, memory=self.memory)
         report = self.report
         for what, claimed, found in (
+            ("graph", report.graph, self.graph.name),
+            ("ops", report.ops, sum(not op.resident for op in self.graph.ops)),
+            ("strategy", report.strategy, self.strategy),
+            ("allocator", report.allocator, self.allocator),
+            ("memory model", report.memory, self.memory),
+            ("budget", report.budget, self.budget),
             ("peak", report.plan.peak_bytes, trace.peak_bytes),
             ("arena", report.plan.arena_bytes, arena_bytes),
             ("cost", report.plan.cost, trace.cost),
-            ("keep-all peak", report.keep_all.peak_bytes, keep_all.peak_bytes),
-            ("keep-all cost", report.keep_all.cost, keep_all.cost),
-            ("budget", report.budget, self.budget),
-            ("memory model", report.memory, self.memory),
+            ("keep-all peak", report.keep_all.peak_bytes, kept.peak_bytes),
+            ("keep-all cost", report.keep_all.cost, kept.cost),
             *((name, getattr(report, name), found) for name, found in replayed(self.graph, trace).items()),
         ):
             if claimed != found:
                 raise VerificationError(f"the report says {what} {claimed}, the replay finds {found}")
-        bound = peak_lower_bound(self.graph, self.memory).nbytes
-        if not keep_all.cost <= report.cost_lower_bound <= trace.cost:
-            claim = f"the report says no plan costs less than {report.cost_lower_bound}"
-            raise VerificationError(f"{claim}; one run of each op costs {keep_all.cost}, and this plan {trace.cost}")
-        if report.optimal is not None and not proven(report):
-            raise VerificationError(f"the report says {report.optimal!r} is proven, but its bounds do not reach the plan")
-        if not bound <= report.peak_lower_bound <= min(trace.peak_bytes, keep_all.peak_bytes):
-            claim = f"the report says no plan goes below {report.peak_lower_bound} bytes"
-            raise VerificationError(f"{claim}; the largest working set is {bound}, and this plan takes {trace.peak_bytes}")
+        self._verify_options(kept)
+        self._verify_packing(keep_all, kept)
+        self._verify_bounds(trace, kept, peak_lower_bound(self.graph, self.memory).nbytes)
         if self.budget is not None and arena_bytes + self.memory.reserve > self.budget:
             raise VerificationError(f"arena {arena_bytes} + reserve {self.memory.reserve} is above the budget of {self.budget} bytes")
         return trace
+
+    def _verify_options(self, kept: Trace) -> None:
+        """The budget as it was written, seed and effort."""
+        text = self.report.budget_text
+        asked = asked_bytes(text, kept.peak_bytes)
+        if asked != self.budget and not (text.strip() == "auto" and self.budget is not None):
+            raise VerificationError(f"the report says that the budget was written {text!r}, which is {asked} bytes, not {self.budget}")
+        if as_int(self.seed) is None:
+            raise VerificationError(f"seed {self.seed!r} is not an int")
+        if not 0 < self.effort < math.inf:
+            raise VerificationError(f"effort {self.effort!r} is not a number above 0")
+
+    def _verify_packing(self, keep_all: Schedule, kept: Trace) -> None:
+        """That what was packed was packed by the allocator named, and keep-all as well."""
+        from planner.packing import allocator_names, find_allocator
+
+        claimed = self.report.keep_all.arena_bytes
+        if self.allocator is None or self.allocation is None:
+            if self.allocator is not None or self.allocation is not None:
+                held = "no offsets" if self.allocation is None else "offsets"
+                raise VerificationError(f"the plan has {held}, and its allocator is {self.allocator!r}")
+            least = most = kept.peak_bytes
+        elif self.allocator in allocator_names():
+            packer = find_allocator(self.allocator)[1]
+            packed = packer(self.graph, keep_all, memory=self.memory)
+            least = simulate(self.graph, keep_all, memory=self.memory, allocation=packed).arena_bytes or 0
+            most = least
+            if claimed != least and _has_options(packer, self.allocator):
+                least, most = kept.peak_bytes, self._stacked_bytes()
+            # A registered portfolio may name the rule that won, and another may win here than with keep-all.
+            rules = {packed.allocator}
+            if self.allocation.allocator not in rules:
+                rules.add(packer(self.graph, self.schedule, memory=self.memory).allocator)
+            if self.allocation.allocator not in rules:
+                raise VerificationError(f"the offsets say that {self.allocation.allocator!r} placed them, the plan {self.allocator!r}")
+        else:
+            least, most = kept.peak_bytes, None
+        if claimed < least or (most is not None and claimed > most):
+            found = f"{least}" if least == most else f"at least {least}" if most is None else f"from {least} to {most}"
+            raise VerificationError(f"the report says keep-all arena {claimed}, the replay finds {found}")
+
+    def _stacked_bytes(self) -> int:
+        """Keep-all's arena where no two buffers share a byte."""
+        ops = [op for op in self.graph.ops if not op.resident or self.memory.scope == "total"]
+        round_up = self.memory.round_up
+        return sum(round_up(op.workspace) + sum(round_up(tensor.nbytes) for tensor in op.outputs) for op in ops)
+
+    def _verify_bounds(self, trace: Trace, kept: Trace, working_set: int) -> None:
+        """Lower bounds, and what rests on them."""
+        report = self.report
+        cost_claim = f"the report says no plan costs less than {report.cost_lower_bound}"
+        peak_claim = f"the report says no plan goes below {report.peak_lower_bound} bytes"
+        if not kept.cost <= report.cost_lower_bound <= trace.cost:
+            raise VerificationError(f"{cost_claim}; one run of each op costs {kept.cost}, and this plan {trace.cost}")
+        if not working_set <= report.peak_lower_bound <= min(trace.peak_bytes, kept.peak_bytes):
+            raise VerificationError(f"{peak_claim}; the largest working set is {working_set}, and this plan takes {trace.peak_bytes}")
+        # A strategy that proves more, and says how, belongs here: its proof is to be checked again.
+        if self.strategy in STRATEGIES and report.cost_lower_bound != kept.cost:
+            raise VerificationError(f"{cost_claim}; {self.strategy!r} proves no more than one run of each op, {kept.cost}")
+        if self.strategy in STRATEGIES and report.peak_lower_bound != working_set:
+            raise VerificationError(f"{peak_claim}; {self.strategy!r} proves no more than the largest working set, {working_set}")
+        if report.optimal is not None and not proven(report, cost_lower_bound=kept.cost, peak_lower_bound=working_set):
+            raise VerificationError(
+                f"the report says {report.optimal!r} is proven; what can be proven again is cost {kept.cost} and peak {working_set}"
+            )
 
     def execute(self, *, scale: int | None = None) -> Execution:
         """Run the plan on real bytes in one arena; every byte must be that of a plain run. See `planner.executors.arena.execute`.
@@ -138,6 +212,26 @@ class Plan:
             OutputError: the file cannot be written.
         """
         write_whole(path, self.to_json())
+
+
+def asked_bytes(text: str, keep_all_peak_bytes: int) -> int | None:
+    """Bytes of a budget as a report writes it; None for "least peak" and "auto".
+
+    Raises:
+        VerificationError: no budget is written so.
+    """
+    if text == "least peak" or text.strip() == "auto":
+        return None
+    try:
+        return parse_budget(text, keep_all_peak_bytes)
+    except UnitError as error:
+        raise VerificationError(f"the report says that the budget was written {text!r}: {error}") from None
+
+
+def _has_options(allocator: Allocator, name: str) -> bool:
+    """True if a partial of this allocator is called the same: what a plan says of it is then not all there is."""
+    function = getattr(allocator, "func", allocator)
+    return getattr(function, "__name__", None) == name and bool(getattr(function, "__kwdefaults__", None))
 
 
 def load(path: str | os.PathLike[str], graph: Graph | None = None) -> Plan:

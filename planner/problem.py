@@ -7,8 +7,9 @@ from typing import Literal, Optional, Protocol
 
 import msgspec
 
+from planner.errors import PlannerError
 from planner.graph import Graph
-from planner.memory import Allocation, MemoryModel
+from planner.memory import Allocation, MemoryModel, as_int
 from planner.schedule import Schedule
 
 Order = Literal["free", "pinned"]
@@ -35,6 +36,12 @@ class Problem(msgspec.Struct, frozen=True):
     effort: float = 1.0
     deadline: Optional[float] = None
 
+    def __post_init__(self) -> None:
+        seed = as_int(self.seed)
+        if seed is None:
+            raise PlannerError(f"seed {self.seed!r} is not an int")
+        msgspec.structs.force_setattr(self, "seed", seed)
+
     @property
     def out_of_time(self) -> bool:
         """True once the deadline has passed."""
@@ -48,7 +55,8 @@ class Proposal(msgspec.Struct, frozen=True):
         schedule: legal, with a peak within the budget.
         cost_lower_bound: cost no plan at this budget can go below, if the strategy knows more than one run of each op.
         peak_lower_bound: bytes no plan can go below, if it knows more than the largest working set.
-        optimal: what is proven, or None: "cost, order free", "cost, order pinned", "peak, order free", "peak, order pinned".
+        optimal: what is proven, one of `planner.report.PROOFS`, or None. `Plan.verify` accepts it only where one run of each op
+            (cost) or the largest working set (peak) proves it again.
         cut_short: True if the deadline stopped the search.
     """
 

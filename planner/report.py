@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, Optional
+from typing import Any, Final, Optional
 
 import msgspec
 
@@ -11,6 +11,9 @@ from planner.graph import Graph
 from planner.memory import MemoryModel
 from planner.simulator import Trace
 from planner.units import format_bytes
+
+#: What can be proven of a plan.
+PROOFS: Final = ("cost at this budget, order free", "cost at this budget, order pinned", "peak, order free", "peak, order pinned")
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -43,7 +46,7 @@ class Report(msgspec.Struct, frozen=True):
         resident_bytes, workspace_bytes: of the bytes at the peak.
         live_at_peak: (value, bytes, "kept" or "recomputed") of the largest storages there.
         profile_bytes: the most bytes in each of up to 60 equal stretches of the schedule.
-        optimal: what is proven, or None.
+        optimal: what is proven, one of `PROOFS`, or None.
         cut_short: True if a time limit or Ctrl-C stopped the search.
     """
 
@@ -142,12 +145,17 @@ class Report(msgspec.Struct, frozen=True):
         return [f"  {note}" for note in notes]
 
 
-def proven(report: Report) -> bool:
-    """True if what the report calls optimal meets its lower bound."""
-    claim = report.optimal or ""
-    if claim.startswith("cost"):
-        return report.plan.cost <= report.cost_lower_bound
-    return claim.startswith("peak") and report.plan.peak_bytes <= report.peak_lower_bound
+def proven(report: Report, *, cost_lower_bound: float, peak_lower_bound: int) -> bool:
+    """True if what the report calls optimal is a statement we know, about the question that was asked, and meets its bound.
+
+    Args:
+        cost_lower_bound, peak_lower_bound: what the reader has computed; those of the report are claims too.
+    """
+    if report.optimal not in PROOFS:
+        return False
+    if report.optimal.startswith("cost"):
+        return report.budget is not None and report.plan.cost <= cost_lower_bound
+    return report.plan.peak_bytes <= peak_lower_bound
 
 
 def replayed(graph: Graph, trace: Trace) -> dict[str, Any]:

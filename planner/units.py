@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 import re
 from fractions import Fraction
-from typing import Union
+from numbers import Integral, Real
+from operator import index
+from typing import Any, Union
 
 from planner.errors import UnitError
 
@@ -21,13 +23,16 @@ for _power, _letter in enumerate("KMGTP", start=1):
     _FACTORS[f"{_letter}IB"] = 1024**_power
 
 _FORMS = 'write "7GB" (7e9), "7GiB" (7*2**30), bytes as an int >= 1, or a fraction as 0.4 or "40%"'
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)")
+_PERCENT = re.compile(r"[0-9]+(\.[0-9]+)?\s*%")
+_FRACTION = re.compile(r"[0-9]*\.[0-9]+|[0-9]+(\.[0-9]+)?[eE]-[0-9]{1,3}")  # the second as Python shows floats below 0.0001
+_NEGATIVE = re.compile(r"-\s*[0-9.]+\s*(%|[A-Za-z]*)")
 MAX_BYTES = 2**62
 _LONGEST = 40  # characters; a longer number is no size, and costs time to read
 
 
 def parse_bytes(text: int | str, *, what: str = "size") -> int:
-    """An exact number of bytes from `"7GB"`, `"1.5GiB"`, `"512 mb"`, `"123"` or an int >= 0.
+    """An exact number of bytes from `"7GB"`, `"1.5GiB"`, `"512 mb"`, `"123"` or an int >= 0, numpy's included.
 
     Args:
         text: the size; decimal units are powers of 1000, IEC units (`GiB`) powers of 1024. A trailing small `b`
@@ -39,10 +44,8 @@ def parse_bytes(text: int | str, *, what: str = "size") -> int:
     >>> parse_bytes("7GB"), parse_bytes("7GiB"), parse_bytes("1.5 MiB")
     (7000000000, 7516192768, 1572864)
     """
-    if isinstance(text, bool) or not (isinstance(text, str) or hasattr(text, "__index__")):
-        raise UnitError(f"{what} {text!r} is not a size: {_FORMS}")
     if not isinstance(text, str):
-        value = Fraction(text.__index__())
+        value = Fraction(_whole(text, what))
     elif len(text) > _LONGEST:
         raise UnitError(f"{what} of {len(text)} characters is not understood: {_FORMS}")
     else:
@@ -50,19 +53,32 @@ def parse_bytes(text: int | str, *, what: str = "size") -> int:
         unit = match[2] if match else ""
         bits = unit.endswith("b") and unit != unit.lower()
         if match is None or unit.upper() not in _FACTORS or bits:
-            raise UnitError(f"{what} {text!r} is not understood{' (b reads as bits)' if bits else ''}: {_FORMS}")
+            why = "is negative" if _NEGATIVE.fullmatch(text.strip()) else f"is not understood{' (b reads as bits)' if bits else ''}"
+            raise UnitError(f"{what} {text!r} {why}: {_FORMS}")
         value = Fraction(match[1]) * _FACTORS[unit.upper()]
-    if value < 0 or value > MAX_BYTES:
-        shown = text if isinstance(text, str) else f"below 0 or of {value.numerator.bit_length()} bits"
-        raise UnitError(f"{what} {shown} is out of range 0..2**62 bytes: {_FORMS}")
+    shown = str(text) if isinstance(text, str) or abs(value) < 10**_LONGEST else f"of more than {_LONGEST} digits"
+    if value < 0:
+        raise UnitError(f"{what} {shown} is negative: {_FORMS}")
+    if value > MAX_BYTES:
+        raise UnitError(f"{what} {shown} is above 2**62 bytes: {_FORMS}")
     return math.floor(value)
+
+
+def _whole(number: Any, what: str) -> int:
+    try:
+        if not isinstance(number, bool):
+            return index(number)
+    except TypeError:
+        pass
+    raise UnitError(f"{what} {' '.join(repr(number).split())} is not a size: {_FORMS}")
 
 
 def parse_budget(budget: Budget, keep_all_peak_bytes: int) -> int:
     """The exact bytes of a budget; fractions are of the keep-all peak in the same scope.
 
     Args:
-        budget: see `parse_bytes`; also a float in (0, 1], `"0.4"`, `"40%"`, and `"auto"`: the free memory of the device.
+        budget: see `parse_bytes`; also a float in (0, 1], `"0.4"`, `"40%"`, and `"auto"`: the free memory of the device. However
+            small a fraction, it leaves a byte; `"1e-9"` is the float it is the text of.
         keep_all_peak_bytes: what 100 % means.
     Raises:
         UnitError: not understood, zero, negative, NaN, above 100 %, or `"auto"` with no device to ask.
@@ -71,7 +87,7 @@ def parse_budget(budget: Budget, keep_all_peak_bytes: int) -> int:
     (400, 400, 2000)
     """
     fraction: Fraction | None = None
-    if isinstance(budget, float):
+    if isinstance(budget, Real) and not isinstance(budget, Integral):  # numpy's floats too; the text of one is its shortest decimal
         if not math.isfinite(budget):
             raise UnitError(f"budget {budget!r} is not a size: {_FORMS}")
         fraction = Fraction(str(budget))
@@ -79,16 +95,16 @@ def parse_budget(budget: Budget, keep_all_peak_bytes: int) -> int:
         text = budget.strip()
         if text == "auto":
             return free_device_bytes()
-        if re.fullmatch(r"\d+(\.\d+)?\s*%", text):
+        if _PERCENT.fullmatch(text):
             fraction = Fraction(text[:-1].strip()) / 100
-        elif re.fullmatch(r"\d*\.\d+", text):
+        elif _FRACTION.fullmatch(text):
             fraction = Fraction(text)
     if fraction is not None:
         if not 0 < fraction <= 1:
-            raise UnitError(f"budget {budget!r} is not a fraction in (0, 1]: {_FORMS}")
+            why = "is negative" if fraction < 0 else "is not a fraction in (0, 1]"
+            raise UnitError(f"budget {budget!r} {why}: {_FORMS}")
         return max(1, math.floor(fraction * keep_all_peak_bytes))
-    assert not isinstance(budget, float)
-    nbytes = parse_bytes(budget, what="budget")
+    nbytes = parse_bytes(budget, what="budget")  # type: ignore[arg-type]
     if nbytes < 1:
         raise UnitError(f"budget {budget!r} leaves no memory at all: {_FORMS}")
     return nbytes

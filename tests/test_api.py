@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import networkx as nx
+import numpy as np
 import pytest
 from naive import canonical_steps, keep_all
 
@@ -24,6 +25,7 @@ from planner import (
     InfeasibleBudget,
     MemoryModel,
     Op,
+    PlanFileError,
     PlannerError,
     Problem,
     Proposal,
@@ -235,6 +237,18 @@ def test_an_unknown_strategy_is_refused_with_the_names_there_are() -> None:
         {"time_limit": "5"},
         {"seed": "x"},
         {"seed": 1.5},
+        {"seed": True},
+        {"seed": None},
+        {"effort": True},
+        {"effort": 1j},
+        {"time_limit": True},
+        {"order": ["free"]},
+        {"memory": "total"},
+        {"memory": None},
+        {"strategy": 5},
+        {"strategy": None},
+        {"allocator": 5},
+        {"allocator": ["auto"]},
     ],
     ids=repr,
 )
@@ -243,6 +257,82 @@ def test_an_option_out_of_range_is_refused_in_one_line_that_shows_it(options: di
         optimize(chain(), **options)
     assert repr(next(iter(options.values()))) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_numbers_too_large_to_show_are_refused_in_one_line() -> None:
+    for options in ({"seed": 10**5000}, {"effort": 10**5000}, {"time_limit": 10**5000}, {"memory": "x" * 10**6}):
+        with pytest.raises(PlannerError) as caught:
+            optimize(chain(), **options)  # type: ignore[arg-type]
+        assert len(str(caught.value)) < 400
+    with pytest.raises(PlannerError, match="number of budgets"):
+        planner.curve(chain(), 10**5000)
+
+
+def test_the_kind_of_error_tells_what_was_wrong() -> None:
+    with pytest.raises(UnknownStrategy, match="chen-budget"):
+        optimize(chain(), strategy=5)  # type: ignore[arg-type]
+    with pytest.raises(UnknownAllocator, match="first-fit"):
+        optimize(chain(), allocator=5)  # type: ignore[arg-type]
+    schedule = optimize(chain()).schedule
+    with pytest.raises(UnknownAllocator, match="first-fit"):
+        allocate(chain(), schedule, allocator=None)  # type: ignore[arg-type]
+    with pytest.raises(VerificationError, match="no Allocation"):
+        allocate(chain(), schedule, allocator=lambda *_, **__: None)  # type: ignore[arg-type, return-value]
+    for call in (
+        lambda: simulate(chain(), None),  # type: ignore[arg-type]
+        lambda: simulate(chain(), schedule.steps),  # type: ignore[arg-type]
+        lambda: simulate(chain(), schedule, memory=None),  # type: ignore[arg-type]
+        lambda: simulate(chain(), schedule, allocation=5),  # type: ignore[arg-type]
+        lambda: allocate(chain(), None),  # type: ignore[arg-type]
+        lambda: allocate(chain(), schedule, memory="total"),  # type: ignore[arg-type]
+        lambda: planner.curve(chain(), strategies=5),  # type: ignore[arg-type]
+        lambda: planner.curve(chain(), strategies=[None]),  # type: ignore[list-item]
+        lambda: planner.curve(chain(), memory="total"),  # type: ignore[arg-type]
+        lambda: planner.curve(chain(), jobs=True),
+        lambda: planner.curve(chain(), b"7GB"),  # type: ignore[arg-type]
+        lambda: planner.curve(chain(), None),  # type: ignore[arg-type]
+        lambda: optimize(5),  # type: ignore[arg-type]
+        lambda: optimize(chain(), memory=MemoryModel(alignment=True)),
+    ):
+        with pytest.raises(PlannerError) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+
+
+def test_numbers_of_numpy_are_the_numbers_they_hold() -> None:
+    wanted = optimize(chain(), 100, seed=3, effort=0.5)
+    found = optimize(chain(), np.int64(100), seed=np.int32(3), effort=np.float32(0.5), time_limit=np.float64(1000))  # type: ignore[arg-type]
+    assert found == wanted
+    assert found.to_json() == wanted.to_json()
+    assert optimize(chain(), np.float32(0.5)).budget == CHAIN_BYTES // 2  # type: ignore[arg-type]
+    points = planner.curve(chain(), np.int64(3), jobs=np.int64(1)).points  # type: ignore[arg-type]
+    assert points == planner.curve(chain(), 3).points
+    assert planner.curve(chain(), np.array([100, 120])).points == planner.curve(chain(), [100, 120]).points  # type: ignore[arg-type]
+
+
+def test_a_plan_is_held_to_a_graph_in_any_form(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    plan = optimize(chain(), 100)
+    plan.save(path)
+    (tmp_path / "graph.json").write_bytes(plan.graph.to_json())
+    forms: list[Any] = [None, chain(), nx.MultiDiGraph(chain()), plan.graph, tmp_path / "graph.json", str(tmp_path / "graph.json")]
+    for form in forms:
+        assert planner.load(path, form) == plan
+    with pytest.raises(PlanFileError, match="another graph"):
+        planner.load(path, two_heads())
+    with pytest.raises(GraphError):
+        planner.load(path, 5)  # type: ignore[arg-type]
+    with pytest.raises(PlanFileError, match="path"):
+        planner.load(0)  # type: ignore[arg-type]
+
+
+def test_counts_of_a_model_have_a_most_and_bytes_another() -> None:
+    assert optimize(zoo.chain(2, nbytes=10**9)).report.keep_all.peak_bytes == 3 * 10**9
+    for build in (lambda: zoo.chain(10**7 + 1), lambda: zoo.chain(10**5000), lambda: zoo.resnet(50, batch=10**8)):
+        with pytest.raises(GraphError, match=r"10\*\*7"):
+            build()
+    with pytest.raises(GraphError, match=r"2\*\*62"):
+        zoo.chain(2, nbytes=2**62 + 1)
 
 
 def test_options_are_keyword_only() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import subprocess
@@ -14,7 +16,8 @@ from click.testing import CliRunner
 
 import planner
 from planner import cli
-from planner.names import ALLOCATORS, STRATEGIES
+from planner.lowering.files import read_graph
+from planner.names import ALLOCATORS, STRATEGIES, printable
 
 
 class Answer:
@@ -164,6 +167,256 @@ def test_a_bad_attribute_names_the_node(run, tmp_path: Path, changes: dict[str, 
     assert len(error_lines(answer)) == 1
     assert "'b'" in answer.err
     assert named in answer.err
+
+
+# ------------------------------------------------------------------------------------------------ arguments and files that mislead
+
+LONG = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "named"),
+    [
+        (["optimize", "resnet:50", "--batch", "1", "--dim", "image=\u00b2"], 2, "--dim"),
+        (["optimize", "resnet:50", "--batch", "1", "--dim", "image=\u0663"], 2, "--dim"),
+        (["optimize", "resnet:50", "--batch", "1", "--dim", f"image={LONG}"], 2, "--dim"),
+        (["optimize", "resnet:50", "--batch", "1", "--dim", "batch=3"], 2, "write --batch"),
+        (["optimize", "resnet:50", "--batch", "1", "--dim", "spec=3"], 2, "--dim spec"),
+        (["curve", "chain:8", "--budgets", LONG], 2, "5000 digits"),
+        (["curve", "chain:8", "--budgets", "\u00b2"], 2, "budget"),
+        (["optimize", "chain:8", "--budget", LONG], 2, "5000"),
+        (["optimize", "chain:99999999999999999999"], 3, "10**7"),
+        (["optimize", "chain:10000001"], 3, "10**7"),
+        (["optimize", "gpt:1", "--batch", "99999999999"], 3, "10**7"),
+        (["verify", "plan.json", "--batch", "3"], 2, "--batch is for --graph"),
+        (["verify", "plan.json", "--dim", "image=3"], 2, "--dim is for --graph"),
+        (["verify", "plan.json", "--inference"], 2, "--inference is for --graph"),
+        (["verify", "plan.json", "--scale", "3"], 2, "--scale is for --execute"),
+        (["optimize", "no\nfile"], 3, r"no\nfile"),
+        ([], 2, "planner --help"),
+    ],
+    ids=lambda value: repr(value)[:60],
+)
+def test_misleading_arguments_are_one_line_and_with_json_one_object(run, arguments: list[str], code: int, named: str) -> None:
+    answer = run(*arguments)
+    assert (answer.code, len(error_lines(answer)), answer.out) == (code, 1, "")
+    assert named in answer.err
+    assert len(answer.err) < 400
+    if arguments:
+        told = run(*arguments, "--json")
+        assert (told.code, told.err) == (code, answer.err)
+        assert len(told.out.splitlines()) == 1
+        found = json.loads(told.out)
+        assert (found["schema"], found["version"]) == ("planner-error", 1)
+        assert found["message"].splitlines()
+
+
+@pytest.mark.parametrize("arguments", [["fly"], ["optimize"], ["optimize", "chain:8", "--scope", "all"], ["zoo", "chain:4"]], ids=repr)
+def test_a_usage_error_is_one_json_object_too(run, arguments: list[str]) -> None:
+    answer = run(*arguments, "--json")
+    assert answer.code == 2
+    found = json.loads(answer.out)
+    assert found["schema"] == "planner-error"
+    assert error_lines(answer) == [f"error: {found['message']}"]
+
+
+def test_an_interrupt_is_one_line_and_one_object(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_arguments: object, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("planner.zoo.build", interrupted)
+    answer = run("optimize", "chain:8", "--json")
+    assert answer.code == 130
+    assert json.loads(answer.out)["error"] == "Abort"
+    assert len(error_lines(answer)) == 1
+
+
+def test_the_models_are_listed_as_one_json_object(run) -> None:
+    models = json.loads(run("zoo", "--json").out)
+    assert (models["schema"], models["version"]) == ("planner-models", 1)
+    assert [model["name"] for model in models["models"]] == list(planner.zoo.MODELS)
+    resnet = next(model for model in models["models"] if model["name"] == "resnet")
+    assert resnet["required"] == ["batch"]
+    written = json.loads(run("zoo", "chain:4", "-o", "g.json", "--json").out)
+    assert (written["schema"], written["file"], written["ops"]) == ("planner-model", "g.json", 10)  # input, 4 layers, 5 backward
+
+
+MODULE = """
+import sys
+def five(): return 5
+def none(): return None
+def text(): return "chain:8"
+def leave(): sys.exit(7)
+def lines(): raise ValueError("one\\ntwo")
+number = 5
+def loud():
+    import networkx as nx
+    print("loading")
+    graph = nx.DiGraph()
+    graph.add_node("a", nbytes=4)
+    return graph
+"""
+
+
+@pytest.mark.parametrize("command", ["inspect", "optimize"])
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [
+        ("cli_functions:five", "returned int"),
+        ("cli_functions:none", "returned NoneType"),
+        ("cli_functions:text", "returned str"),
+        ("cli_functions:leave", "SystemExit: 7"),
+        ("cli_functions:lines", "one two"),
+        ("cli_functions:number", "TypeError"),
+        ("cli_functions:nobody", "nobody"),
+        ("cli_syntax:graph", "SyntaxError"),
+        ("cli_raises:graph", "RuntimeError: on import"),
+        ("cli_leaves:graph", "SystemExit: 3"),
+        (".cli_functions:five", "named in full"),
+        (":five", "named in full"),
+    ],
+)
+def test_a_callable_that_gives_no_graph_is_one_line(run, tmp_path: Path, command: str, name: str, named: str) -> None:
+    (tmp_path / "cli_functions.py").write_text(MODULE)
+    (tmp_path / "cli_syntax.py").write_text("def (")
+    (tmp_path / "cli_raises.py").write_text("raise RuntimeError('on import')")
+    (tmp_path / "cli_leaves.py").write_text("raise SystemExit(3)")
+    before = list(sys.path)
+    answer = run(command, name)
+    sys.modules.pop("cli_functions", None)
+    assert (answer.code, len(error_lines(answer)), answer.out) == (3, 1, "")
+    assert named in answer.err
+    assert sys.path == before
+
+
+def test_what_a_callable_prints_is_no_part_of_the_result(run, tmp_path: Path) -> None:
+    (tmp_path / "cli_functions.py").write_text(MODULE)
+    answer = run("inspect", "cli_functions:loud", "--json")
+    sys.modules.pop("cli_functions", None)
+    assert answer.err == "loading\n"
+    assert json.loads(answer.out)["inventory"]["ops"] == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [["optimize", "chain:4"], ["optimize", "chain:4", "--json"], ["zoo"], ["inspect", "chain:4"]], ids=repr
+)
+def test_an_output_that_cannot_be_written_is_one_line(run, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    answer = run(*arguments)
+    assert answer.code == 2
+    assert error_lines(answer) == ["error: cannot write to standard output: No space left on device"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+@pytest.mark.parametrize("arguments", [["--help"], ["zoo", "--json"]], ids=repr)
+def test_a_full_disk_is_said_once_and_not_again_at_exit(arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "planner.cli", *arguments]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "error: cannot write to standard output: No space left on device\n"
+
+
+def test_a_reader_that_left_is_no_error(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Left(io.StringIO):
+        def flush(self) -> None:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(sys, "stdout", Left())
+    answer = run("optimize", "chain:4")
+    assert (answer.code, answer.err) == (0, "")
+
+
+def test_an_internal_error_is_one_line_that_says_how_to_see_more(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_arguments: object, **_options: object) -> None:
+        raise ZeroDivisionError("two\nlines")
+
+    monkeypatch.setattr("planner.zoo.build", broken)
+    monkeypatch.delenv("PLANNER_TRACEBACK", raising=False)
+    answer = run("optimize", "chain:8", "--json")
+    assert answer.code == 1
+    said = "internal error: ZeroDivisionError: two lines; set PLANNER_TRACEBACK=1 for the traceback"
+    assert error_lines(answer) == [f"error: {said}"]
+    assert json.loads(answer.out)["message"] == said
+    monkeypatch.setenv("PLANNER_TRACEBACK", "1")
+    traced = run("optimize", "chain:8")
+    assert traced.code == 1
+    assert traced.err.startswith("Traceback")
+    assert traced.err.splitlines()[-1] == "error: internal error: ZeroDivisionError: two lines"
+
+
+def test_names_with_control_characters_stay_on_their_line(run, tmp_path: Path) -> None:
+    graph = nx.DiGraph()
+    graph.add_node("a\nb\x1b[31m", nbytes=400)
+    (tmp_path / "g.json").write_text(json.dumps(nx.node_link_data(graph, edges="links")))
+    answer = run("optimize", "g.json", "--budget", "2")
+    assert answer.code == 4
+    assert len(error_lines(answer)) == 2  # the last line is the least that works
+    assert "\x1b" not in answer.err
+    assert printable("a\n\x1b\u202e\ud800é") == r"a\n\x1b\u202e\ud800é"
+
+
+def test_a_file_name_that_is_no_text_is_written_and_shown_escaped(run, tmp_path: Path) -> None:
+    name = os.fsdecode(b"\x80.json")
+    answer = run("optimize", "chain:4", "-o", name, "--json")
+    assert (answer.code, answer.err) == (0, "")
+    assert json.loads(answer.out)["plan_file"] == r"\udc80.json"
+    assert r"Saved to \udc80.json" in run("optimize", "chain:4", "-o", name, "-f").out
+    assert run("optimize", "chain:4", "-o", name, "--json").code == 2
+
+
+NODES = '{"directed": true, "multigraph": %s, "graph": %s, "nodes": [%s], "links": [%s]}'
+A, B, EDGE = '{"id": "a", "nbytes": 1}', '{"id": "b", "nbytes": 1}', '{"source": "a", "target": "b"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('{"nodes":[5],"links":[]}', "node 0"),
+        ('{"nodes":[null],"links":[]}', "node 0"),
+        ("[null]", "no graph"),
+        ("5", "no graph"),
+        ("null", "no graph"),
+        (NODES % ("false", "5", A, ""), "'graph'"),
+        (NODES % ("false", '[["name","x"]]', A, ""), "'graph'"),
+        (NODES % ("3", "{}", A, ""), "'multigraph'"),
+        (NODES % ("false", "{}", A + ', {"nbytes": 1}', ""), "node 1"),
+        (NODES % ("false", "{}", '{"id": {"x": 1}, "nbytes": 1}', ""), "node 0"),
+        (NODES % ("false", "{}", f"{A}, {B}, {A}", ""), "two nodes have the id 'a'"),
+        (NODES % ("true", "{}", f"{A}, {B}, {A}", ""), "two nodes have the id 'a'"),
+        (NODES % ("false", "{}", f"{A}, {B}", f"{EDGE}, {EDGE}"), "two edges from 'a' to 'b'"),
+        (NODES % ("false", "{}", '{"id": ' + "[" * 900 + "1" + "]" * 900 + "}", ""), "nested too deeply"),
+        (NODES % ("false", "{}", f"{A}, {B}", "7"), "edge 0"),
+        (NODES % ("false", "{}", f"{A}, {B}", '{"source": "a"}'), "edge 0"),
+        (NODES % ("false", "{}", f"{A}, {B}", '{"source": "a", "target": {"b": 1}}'), "edge 0"),
+        (NODES % ("false", "{}", A, EDGE), "'b', which is not among the nodes"),
+    ],
+)
+def test_node_link_json_that_would_be_another_program_is_refused(run, tmp_path: Path, text: str, named: str) -> None:
+    (tmp_path / "g.json").write_text(text)
+    answer = run("optimize", "g.json")
+    assert (answer.code, len(error_lines(answer))) == (3, 1)
+    assert "g.json" in answer.err
+    assert named in answer.err
+
+
+def test_parallel_edges_of_a_multigraph_are_two_reads(tmp_path: Path) -> None:
+    (tmp_path / "g.json").write_text(NODES % ("true", "{}", f"{A}, {B}", f"{EDGE}, {EDGE}"))
+    assert planner.lower(read_graph(tmp_path / "g.json")).op_named["b"].reads == ("a", "a")
+
+
+@pytest.mark.parametrize("content", [b"", b" \n", "\ufeff{}".encode(), "{}".encode("utf-16"), "{}".encode("utf-16-le"), b"\x08\x07"])
+def test_a_json_file_in_no_encoding_of_json_is_called_json(run, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "g.JSON").write_bytes(content)
+    answer = run("inspect", "g.JSON")
+    assert (answer.code, len(error_lines(answer))) == (3, 1)
+    assert "JSON: " in answer.err or "JSON is read as UTF-8" in answer.err
+    (tmp_path / "g.txt").write_bytes("{}".encode("utf-16"))
+    assert "JSON is read as UTF-8" in run("inspect", "g.txt").err
 
 
 LOST_EDGE = '{"nodes": [], "links": [{"source": "a", "target": "b"}]}'

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import networkx as nx
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from strategies import digraphs, memory_models
@@ -18,6 +20,8 @@ from strategies import digraphs, memory_models
 import planner
 from planner import InfeasibleBudget, MemoryModel, OutputError, Plan, PlanFileError, ScheduleError, VerificationError, load, optimize, zoo
 from planner.files import write_whole
+from planner.packing import first_fit, nnvm, register_allocator
+from planner.problem import Problem, Proposal
 from planner.schedule import Compute, Free, Schedule
 
 
@@ -218,6 +222,27 @@ TAMPERED_REPORTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "peak op": lambda report: report.update(peak_op="x"),
     "live at the peak": lambda report: report.update(live_at_peak=[]),
     "a lower bound above the plan": lambda report: report.update(peak_lower_bound=report["plan"]["peak_bytes"] + 1),
+    "keep-all arena": lambda report: report["keep_all"].update(arena_bytes=10**9),
+    "keep-all arena, one byte more": lambda report: report["keep_all"].update(arena_bytes=report["keep_all"]["arena_bytes"] + 1),
+    "graph": lambda report: report.update(graph="another"),
+    "ops": lambda report: report.update(ops=report["ops"] + 1),
+    "strategy": lambda report: report.update(strategy="recursive"),
+    "allocator": lambda report: report.update(allocator="nnvm"),
+    "no allocator": lambda report: report.update(allocator=None),
+    "budget in words": lambda report: report.update(budget_text="1KB"),
+    "budget in words that mean nothing": lambda report: report.update(budget_text="plenty"),
+    "a budget said to be the least peak": lambda report: report.update(budget_text="least peak"),
+    "no words for the budget": lambda report: report.update(budget_text=""),
+    "a cost bound forged to the plan's cost": lambda report: report.update(cost_lower_bound=report["plan"]["cost"]),
+    "a cost proof that rests on a forged bound": lambda report: report.update(
+        optimal="cost at this budget, order free", cost_lower_bound=report["plan"]["cost"]
+    ),
+    "a peak bound forged to the plan's peak": lambda report: report.update(peak_lower_bound=report["plan"]["peak_bytes"]),
+    "a peak proof that rests on a forged bound": lambda report: report.update(
+        optimal="peak, order free", peak_lower_bound=report["plan"]["peak_bytes"]
+    ),
+    "a proof of anything": lambda report: report.update(optimal="peak and anything"),
+    "a proof of nothing": lambda report: report.update(optimal=""),
     "a proof there is not": lambda report: report.update(optimal="cost at this budget, order free", cost_lower_bound=1e9),
 }
 
@@ -229,10 +254,262 @@ def test_verify_refuses_a_tampered_report(saved: Path, claim: str) -> None:
         plan.verify()
 
 
+TAMPERED_PLANS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "strategy": lambda parts: parts.update(strategy="recursive"),
+    "allocator": lambda parts: parts.update(allocator="nnvm"),
+    "no allocator": lambda parts: parts.update(allocator=None),
+    "no allocator, said twice": lambda parts: (parts.update(allocator=None), parts["report"].update(allocator=None)),
+    "another allocator, said twice": lambda parts: (parts.update(allocator="nnvm"), parts["report"].update(allocator="nnvm")),
+    "another rule for the offsets": lambda parts: parts["allocation"].update(allocator="nnvm"),
+    "no offsets": lambda parts: (
+        parts.update(allocation=None),
+        parts["report"]["plan"].update(arena_bytes=parts["report"]["plan"]["peak_bytes"]),
+    ),
+    "graph name": lambda parts: parts.update(graph_name="another"),
+    "effort below 0": lambda parts: parts.update(effort=-5),
+    "effort 0": lambda parts: parts.update(effort=0),
+    "no budget, said twice": lambda parts: (parts.update(budget=None), parts["report"].update(budget=None)),
+    "a larger budget, said twice": lambda parts: (parts.update(budget=121), parts["report"].update(budget=121)),
+}
+
+
+@pytest.mark.parametrize("fault", TAMPERED_PLANS)
+def test_verify_refuses_a_plan_that_says_it_was_asked_something_else(saved: Path, fault: str) -> None:
+    plan = load(edited(saved, TAMPERED_PLANS[fault]))
+    with pytest.raises(VerificationError):
+        plan.verify()
+
+
+ECHOES = {("seed",), ("effort",), ("report", "cut_short")}  # nothing in a plan follows from them
+
+
+def leaves(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every number, text and null in a JSON object."""
+    if isinstance(node, dict) or (isinstance(node, list) and node):
+        for key, below in node.items() if isinstance(node, dict) else enumerate(node):
+            yield from leaves(below, (*path, key))
+    else:
+        yield path
+
+
+def others(value: Any) -> list[Any]:
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, (int, float)):
+        return [value + 1, value - 1, None]
+    return [f"{value}x", "", None] if isinstance(value, str) else [1, "x"]
+
+
+def test_whatever_is_changed_in_a_plan_file_is_noticed(saved: Path) -> None:
+    content = saved.read_bytes()
+    # A graph is held to its fingerprint; a buffer may be larger, live longer or lie elsewhere if nothing overlaps.
+    paths = [path for path in leaves(json.loads(content)) if path not in ECHOES and path[0] != "ops" and path[1:2] != ("buffers",)]
+    assert len(paths) > 200
+    unnoticed = []
+    for path in paths:
+        parts = json.loads(content)
+        *folders, last = path
+        place = parts
+        for key in folders:
+            place = place[key]
+        for other in others(place[last]):
+            place[last] = other
+            saved.write_text(json.dumps(parts))
+            try:
+                load(saved).verify()
+            except (PlanFileError, ScheduleError, VerificationError):
+                continue
+            unnoticed.append((path, other))
+    assert unnoticed == []
+
+
+@pytest.mark.parametrize(
+    "statement", ["cost at this budget, anything", "cost", "peak and anything", "peak", "Cost at this budget, order free"]
+)
+def test_only_known_statements_are_proofs_even_of_a_plan_that_is_optimal(statement: str) -> None:
+    easy = optimize(zoo.chain(16, reads=("in", "out")), "1KB")  # keep-all fits: nothing is cheaper
+    for known in ("cost at this budget, order free", "cost at this budget, order pinned"):
+        dataclasses.replace(easy, report=msgspec.structs.replace(easy.report, optimal=known)).verify()
+    with pytest.raises(VerificationError, match="proven"):
+        dataclasses.replace(easy, report=msgspec.structs.replace(easy.report, optimal=statement)).verify()
+
+
+def test_no_budget_is_no_ground_for_a_proof_of_cost() -> None:
+    least = optimize(zoo.chain(1, reads=("in", "out")))
+    assert least.report.plan.cost == least.report.cost_lower_bound
+    with pytest.raises(VerificationError, match="proven"):
+        dataclasses.replace(least, report=msgspec.structs.replace(least.report, optimal="cost at this budget, order free")).verify()
+
+
+def test_a_strategy_of_your_own_may_claim_a_higher_bound_but_no_proof_that_rests_on_it() -> None:
+    def knowing(problem: Problem, *, optimal: str | None) -> Proposal:
+        schedule = planner.search.find_strategy("chen-budget")[1](problem).schedule
+        return Proposal(schedule, cost_lower_bound=34.0, optimal=optimal)
+
+    graph = zoo.chain(16, reads=("in", "out"))  # one run of each op costs 33
+    plan = optimize(graph, 14, strategy=partial(knowing, optimal=None))
+    assert (plan.strategy, plan.report.keep_all.cost, plan.report.cost_lower_bound) == ("knowing", 33, 34)
+    plan.verify()
+    with pytest.raises(VerificationError, match="proven"):
+        optimize(graph, 14, strategy=partial(knowing, optimal="cost at this budget, order free")).verify()
+
+
+def bump(graph: planner.Graph, schedule: Schedule, *, memory: MemoryModel) -> planner.Allocation:
+    """First fit, under a name that is registered nowhere, with a gap at the end."""
+    found = first_fit(graph, schedule, memory=memory)
+    moved = tuple(msgspec.structs.replace(buffer, offset=buffer.offset + memory.alignment) for buffer in found.buffers)
+    return msgspec.structs.replace(found, buffers=moved, arena_bytes=found.arena_bytes + memory.alignment, allocator="mine")
+
+
+NAMED_ALLOCATORS: dict[str, Any] = {
+    **{name: name for name in ("auto", "first-fit", "best-fit", "nnvm")},
+    "first_fit": first_fit,
+    "first_fit by breadth": partial(first_fit, order="breadth"),
+    "nnvm, nothing shared": partial(nnvm, match_range=0),
+    "nnvm, exact sizes": partial(nnvm, match_range=1),
+    "nnvm, colours": partial(nnvm, colours=3),
+    "bump": bump,
+    "partial of bump": partial(bump),
+    "lambda": lambda graph, schedule, *, memory: bump(graph, schedule, memory=memory),
+    "none": None,
+}
+
+
+@pytest.mark.parametrize("allocator", NAMED_ALLOCATORS)
+@pytest.mark.parametrize("budget", [None, "80%", 10**6, 0.9])
+def test_verify_accepts_the_plan_of_any_allocator_by_name_by_callable_and_with_options(tmp_path: Path, allocator: str, budget: Any) -> None:
+    graph = zoo.chain(16, reads=("in", "out"), nbytes=8)
+    for k in range(1, 17):
+        graph.nodes[f"f{k}"].update(nbytes=8 + k % 3, workspace=k % 4)
+    try:
+        plan = optimize(graph, budget, allocator=NAMED_ALLOCATORS[allocator], memory=MemoryModel(alignment=4))
+    except InfeasibleBudget as error:
+        plan = optimize(graph, error.minimum, allocator=NAMED_ALLOCATORS[allocator], memory=MemoryModel(alignment=4))
+    plan.verify()
+    plan.save(tmp_path / "plan.json")
+    load(tmp_path / "plan.json").verify()
+
+
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@given(digraph=digraphs(), memory=memory_models())
+def test_verify_accepts_what_options_of_a_registered_allocator_make(digraph: nx.DiGraph, memory: MemoryModel) -> None:
+    for options in ({"match_range": 0}, {"match_range": 1}, {"colours": 2}, {}):
+        optimize(digraph, memory=memory, allocator=partial(nnvm, **options)).verify()
+
+
+def test_a_registered_allocator_packs_keep_all_again_and_a_portfolio_may_name_the_rule_that_won(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planner.packing._ALLOCATORS", dict(planner.packing._ALLOCATORS))
+    longest = len(planner.lower(zoo.chain(16, reads=("in", "out"))).ops) - 1
+
+    def portfolio(graph: planner.Graph, schedule: Schedule, *, memory: MemoryModel) -> planner.Allocation:
+        found = first_fit(graph, schedule, memory=memory)
+        return msgspec.structs.replace(found, allocator="long" if len(list(schedule.computes)) > longest else "short")
+
+    register_allocator("portfolio", portfolio)
+    plan = optimize(zoo.chain(16, reads=("in", "out")), 14, allocator="portfolio")
+    assert plan.allocation is not None
+    assert plan.allocation.allocator == "long"
+    plan.verify()
+    with pytest.raises(VerificationError, match="other"):
+        dataclasses.replace(plan, allocation=msgspec.structs.replace(plan.allocation, allocator="other")).verify()
+    figures = msgspec.structs.replace(plan.report.keep_all, arena_bytes=plan.report.keep_all.arena_bytes + 1)
+    with pytest.raises(VerificationError, match="keep-all arena"):
+        dataclasses.replace(plan, report=msgspec.structs.replace(plan.report, keep_all=figures)).verify()
+
+
+def test_keep_all_of_an_allocator_that_is_not_registered_is_held_to_its_peak_and_of_options_to_all_buffers_side_by_side() -> None:
+    graph = zoo.chain(4)  # 9 values of 1 byte
+    for allocator, least, most in ((bump, None, 10**9), (partial(nnvm, match_range=0), 9, 9), (None, None, None)):
+        plan = optimize(graph, allocator=allocator)
+        keep_all = plan.report.keep_all
+        assert keep_all.arena_bytes == (least or keep_all.arena_bytes)
+
+        def claims(arena_bytes: int, plan: Plan = plan) -> Plan:
+            figures = msgspec.structs.replace(plan.report.keep_all, arena_bytes=arena_bytes)
+            return dataclasses.replace(plan, report=msgspec.structs.replace(plan.report, keep_all=figures))
+
+        claims(keep_all.peak_bytes).verify()
+        with pytest.raises(VerificationError, match="keep-all arena"):
+            claims(keep_all.peak_bytes - 1).verify()
+        if most is not None:
+            claims(most).verify()
+        if most != 10**9:
+            with pytest.raises(VerificationError, match="keep-all arena"):
+                claims(10).verify()
+
+
+@pytest.mark.parametrize(
+    "budget", [14, "14", "14 B", "0.014KB", 0.8, 0.99999, "80%", " 80 % ", ".8", 1.0, "100%", None, np.float64(0.8), np.int64(14), "4PB"]
+)
+def test_a_budget_is_read_again_as_it_was_written(budget: Any) -> None:
+    optimize(zoo.chain(16, reads=("in", "out")), budget).verify()
+
+
+def test_a_budget_below_a_ten_thousandth_is_read_again() -> None:
+    graph = nx.DiGraph()
+    graph.add_node("a", nbytes=0)
+    plan = optimize(graph, 1e-05)  # at least one byte; text 1e-05
+    assert (plan.budget, plan.report.budget_text) == (1, "1e-05")
+    plan.verify()
+
+
+def test_the_free_memory_of_a_device_is_an_echo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planner.units.free_device_bytes", lambda: 14)
+    plan = optimize(zoo.chain(16, reads=("in", "out")), "auto")
+    monkeypatch.undo()  # another machine
+    assert (plan.budget, plan.report.budget_text) == (14, "auto")
+    plan.verify()
+
+
+@pytest.mark.parametrize("seed", [True, 1.0, "1", None])
+def test_a_seed_that_is_no_int_is_refused(plan: Plan, seed: Any) -> None:
+    with pytest.raises(VerificationError, match="seed"):
+        dataclasses.replace(plan, seed=seed).verify()
+    with pytest.raises(planner.PlannerError, match="seed"):
+        Problem(plan.graph, None, seed=seed)
+
+
+@pytest.mark.parametrize("effort", [0.0, -1.0, float("inf"), float("nan")])
+def test_an_effort_that_is_none_is_refused(plan: Plan, effort: float) -> None:
+    with pytest.raises(VerificationError, match="effort"):
+        dataclasses.replace(plan, effort=effort).verify()
+
+
+def test_numbers_of_numpy_are_written_as_plain_ones(tmp_path: Path) -> None:
+    memory = MemoryModel(np.str_("activations"), alignment=np.int64(4), reserve=np.uint8(5))  # type: ignore[arg-type]
+    assert memory == MemoryModel("activations", 4, 5)
+    assert [type(field) for field in msgspec.structs.astuple(memory)] == [str, int, int]
+    assert type(Problem(planner.lower(zoo.chain(2)), None, seed=np.int64(3)).seed) is int  # type: ignore[arg-type]
+    plan = optimize(zoo.chain(4), memory=memory)
+    plan.save(tmp_path / "plan.json")
+    assert load(tmp_path / "plan.json") == plan
+
+
+@pytest.mark.parametrize("wrong", [True, False, np.True_, 1.0, "1", None, -1, 2**62, np.array([1, 2])], ids=repr)
+def test_an_alignment_or_reserve_that_is_no_number_of_bytes_is_refused(wrong: Any) -> None:
+    for field in ("alignment", "reserve"):
+        with pytest.raises(planner.PlannerError, match=f"{field}.*is not a number of bytes"):
+            MemoryModel(**{field: wrong})
+
+
+def test_the_least_that_works_can_be_asked_for_at_the_largest_reserve() -> None:
+    largest = MemoryModel(reserve=2**61)
+    with pytest.raises(planner.PlannerError, match=r"reserve.*from 0 to 2\*\*61"):
+        MemoryModel(reserve=2**61 + 1)
+    graph = zoo.chain(4)
+    for allocator in ("auto", None):
+        with pytest.raises(InfeasibleBudget) as caught:
+            optimize(graph, 7, memory=largest, allocator=allocator)
+        assert caught.value.minimum is not None
+        plan = optimize(graph, caught.value.minimum, memory=largest, allocator=allocator)
+        assert plan.report.plan.arena_bytes + 2**61 == caught.value.minimum
+        plan.verify()
+
+
 def test_verify_refuses_a_budget_that_is_exceeded(plan: Plan) -> None:
     budget = plan.report.plan.arena_bytes + plan.memory.reserve - 1
-    tight = dataclasses.replace(plan, budget=budget, report=msgspec.structs.replace(plan.report, budget=budget))
-    with pytest.raises(VerificationError, match="budget"):
+    tight = dataclasses.replace(plan, budget=budget, report=msgspec.structs.replace(plan.report, budget=budget, budget_text=str(budget)))
+    with pytest.raises(VerificationError, match="above the budget"):
         tight.verify()
 
 

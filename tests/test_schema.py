@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from enum import Enum
 from typing import Any
 
+import msgspec
 import networkx as nx
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from naive import keep_all
 from strategies import digraphs, simple_digraphs
 
 from planner.errors import GraphError
-from planner.graph import Graph
+from planner.graph import Graph, Op, Tensor
 from planner.lowering.schema import EDGE, NODE, lower, program_order, stamp_positions
 from planner.simulator import simulate
 
@@ -31,22 +33,23 @@ def pair(**attributes: Any) -> nx.DiGraph:
 
 
 WRONG = {
-    "nbytes": [None, -1, 4.0, "4", True, (4, -1), (4, 4.5), {4}, [None], np.float64(4), b"4"],
-    "cost": [None, -1, -0.5, float("nan"), float("inf"), "1", True, [1.0], 10**400],
-    "workspace": [None, -1, 1.5, "8", True, (8,)],
-    "kind": [None, "weight", 0, ["op"], "Op", True],
+    "nbytes": [None, -1, 4.0, "4", True, (4, -1), (4, 4.5), {4}, [None], np.float64(4), b"4", np.array([1, 2]), np.array([[1, 2]] * 99),
+               np.True_, (4, np.array([1, 2]))],
+    "cost": [None, -1, -0.5, float("nan"), float("inf"), "1", True, [1.0], 10**400, np.True_, np.array([1.0, 2.0])],
+    "workspace": [None, -1, 1.5, "8", True, (8,), np.array([1, 2])],
+    "kind": [None, "weight", 0, ["op"], "Op", True, np.array(["op", "op"])],
     "phase": ["fwd", 0, "Forward", ("forward",), True],
     "output": [0, 1, "all", -1, (-1,), (0.0,), (1,), ("0",), [True], {0}],
     "view": [(0, 0), 0, None, "00", [(0,)], [(0, 0, -1)], [(0, 0, 1.5)], [(0, 0, 0, 0)], [(-1, 0)], [(0.0, 0)], [(0, 0, True)], [(True, 0)],
              [0, 0]],
     "updates": [(0, 0), None, True, [(0, 0, 0)], [(0,)], [(0, -1)], ["00"], [(0, None)]],
     "inplace": [(0, 0), None, [(0, 0, 1)], [(0, 0, "identity")], [(0,)], [(-1, 0)], [(0, 0, True, True)], {(0, 0)}],
-    "recomputable": [None, 0, 1, "no", (), np.True_],
-    "stage": [1, 0, 1.5, ("a",), ["a"], b"a"],
+    "recomputable": [None, 0, 1, "no", (), np.int64(1), np.array([True])],
+    "stage": [1, 0, 1.5, ("a",), ["a"], b"a", np.array([1, 2]), "\ud800"],
     "position": [-1, 1.5, "1", True],
-    "op": [1, ("Relu",), b"Relu"],
+    "op": [1, ("Relu",), b"Relu", "\ud800"],
     "flops": [-1, "many", float("nan"), True],
-    "module": [1, ["net"]],
+    "module": [1, ["net"], "net.\udcff"],
 }  # fmt: skip
 ANYTHING = {"saves", "shape", "dtype"}  # read elsewhere, or in reports only
 
@@ -104,6 +107,108 @@ def test_numpy_numbers_are_numbers() -> None:
     program = lower(pair(**numbers))
     assert program == lower(pair(nbytes=8, cost=2.0, workspace=3, output=(0,), view=((0, 0, 0),)))
     assert Graph.from_json(program.to_json()) == program
+
+
+def test_the_error_of_a_large_value_is_one_short_line() -> None:
+    for value in (np.arange(1000), [-1] * 10**5, -(10**5000)):
+        with pytest.raises(GraphError, match=r"'node': nbytes is .*, expected an int >= 0, or a tuple") as caught:
+            lower(pair(nbytes=value))
+        assert len(str(caught.value)) < 250
+        assert "truth value" not in str(caught.value)
+
+
+def plain(value: Any) -> bool:
+    """True if a value is of Python's own types all through."""
+    if isinstance(value, tuple):
+        return type(value) is tuple and all(map(plain, value))
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def test_whatever_is_accepted_is_plain_and_survives_its_file() -> None:
+    class Phase(str, Enum):
+        FORWARD = "forward"
+
+    graph = pair(
+        nbytes=(np.int64(8), np.uint8(4)), cost=np.float32(2), workspace=np.array(3), kind=np.str_("op"), phase=Phase.FORWARD,
+        output=[np.int64(1)], view=[(np.int64(0), np.int8(1), np.int64(4))], inplace=[(np.int64(0), 0, np.False_)],
+        recomputable=np.False_, stage=np.str_("s"), position=None, op=np.str_("Relu"), shape=[[np.int64(2), 1], (np.int32(4),)],
+        dtype=(np.str_("f4"), "f2"), flops=np.float64(7), module=np.str_("net"),
+    )  # fmt: skip
+    op = lower(graph).op_named["node"]
+    fields = [*msgspec.structs.astuple(op)[2:], *(field for tensor in op.outputs for field in msgspec.structs.astuple(tensor))]
+    assert all(map(plain, fields)), fields
+    assert (op.kind, op.phase, op.stage, op.op, op.module, op.recomputable) == ("op", "forward", "s", "Relu", "net", False)
+    assert [(tensor.shape, tensor.dtype, tensor.output) for tensor in op.outputs] == [((2, 1), "f4", False), ((4,), "f2", True)]
+    assert Graph.from_json(lower(graph).to_json()).ops == lower(graph).ops
+
+
+@pytest.mark.parametrize(("flag", "wanted"), [(np.True_, True), (np.False_, False), (True, True), (False, False)])
+def test_flags_of_numpy_are_flags(flag: Any, wanted: bool) -> None:
+    op = lower(pair(recomputable=flag, output=flag, stage=flag)).op_named["node"]
+    assert (op.recomputable, op.outputs[0].output, op.stage) == (wanted, wanted, wanted or None)
+    assert op.recomputable is wanted
+
+
+@pytest.mark.parametrize(
+    ("shape", "wanted"),
+    [
+        ((2, 3), (2, 3)), ([2, 3], (2, 3)), (((2, 3),), (2, 3)), ((), ()), (((),), ()), ((np.int64(2), 3), (2, 3)), ((0,), (0,)),
+        ((("N", 3),), None), (("N", 3), None), (((None, 3),), None), (((3.5,),), None), ((3.5,), None), ((-1, 3), None),
+        (((True, 3),), None), ((2**70,), None), ("abc", None), (7, None), (None, None), ((None,), None), (np.array([2, 3]), None),
+        (((2, 3), (2, 3)), None), ({2, 3}, None),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_a_shape_is_ints_or_is_dropped(shape: Any, wanted: Any) -> None:
+    program = lower(pair(shape=shape))
+    assert program.op_named["node"].outputs[0].shape == wanted
+    assert Graph.from_json(program.to_json()) == program
+
+
+def test_a_shape_that_is_dropped_leaves_those_of_the_other_outputs() -> None:
+    outputs = lower(pair(nbytes=(4, 4), shape=(("N", 3), (2, 2)), dtype=(None, "f4"))).op_named["node"].outputs
+    assert [(tensor.shape, tensor.dtype) for tensor in outputs] == [(None, None), ((2, 2), "f4")]
+    outputs = lower(pair(nbytes=(4, 4), shape=(2, 2), dtype="f4")).op_named["node"].outputs
+    assert [(tensor.shape, tensor.dtype) for tensor in outputs] == [((2, 2), "f4")] * 2
+
+
+@pytest.mark.parametrize("dtype", [1, (1, 2), [], np.dtype("f4"), "\ud800", (7,), b"f4"], ids=repr)
+def test_a_dtype_is_text_or_is_dropped(dtype: Any) -> None:
+    program = lower(pair(dtype=dtype))
+    assert program.op_named["node"].outputs[0].dtype is None
+    assert Graph.from_json(program.to_json()) == program
+
+
+@pytest.mark.parametrize("name", ["\ud800", "layer \udcff", ("layer", "\ud800")], ids=ascii)
+def test_a_name_that_no_file_can_hold_is_refused_naming_the_node(name: Any) -> None:
+    graph = nx.DiGraph()
+    graph.add_node(name, nbytes=4)
+    if isinstance(name, tuple):  # its text is its repr, which has the surrogate escaped
+        assert Graph.from_json(lower(graph).to_json()) == lower(graph)
+        return
+    with pytest.raises(GraphError, match="surrogate") as caught:
+        lower(graph)
+    assert repr(name) in str(caught.value)
+    str(caught.value).encode()
+    with pytest.raises(GraphError, match=r"name of the graph.*surrogate"):
+        lower(nx.DiGraph(name=name))
+
+
+def test_costs_that_cannot_be_added_are_refused_naming_the_op() -> None:
+    graph = nx.DiGraph()
+    graph.add_node("a", nbytes=4, cost=1.7e308)
+    graph.add_node("b", nbytes=4, cost=1e308)
+    with pytest.raises(GraphError, match=r"'a'.*costs add up"):
+        lower(graph)
+    for cost in (7e301, 1.0):
+        graph.nodes["a"]["cost"], graph.nodes["b"]["cost"] = 1e302, cost
+        program = lower(graph)
+        assert simulate(program, keep_all(program)).cost == 1e302 + cost
+    graph.nodes["b"]["cost"] = 1.797e302
+    with pytest.raises(GraphError, match=r"'b'.*costs add up"):
+        lower(graph)
+    with pytest.raises(GraphError, match=r"'c'.*costs add up"):
+        Graph([Op("c", (Tensor("c", 4),), cost=10**400)])
 
 
 def test_unknown_attributes_are_ignored() -> None:

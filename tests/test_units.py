@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import sys
 import types
+from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,10 +69,41 @@ def test_a_fraction_of_next_to_nothing_is_still_a_byte() -> None:
     assert parse_budget(0.001, 10) == 1
 
 
+@pytest.mark.parametrize("text", ["1e-9", "1e-09", "2.5e-05", "1E-6", "3e-300"])
+def test_the_text_of_a_small_float_is_that_float(text: str) -> None:
+    assert parse_budget(text, 10**18) == parse_budget(float(text), 10**18)
+    assert parse_budget("1e-9", 10**18) == 10**9
+
+
+@pytest.mark.parametrize(
+    ("number", "nbytes"),
+    [(np.int64(7), 7), (np.uint8(1), 1), (np.float32(0.5), 500), (np.float32(0.4), 400), (np.float64(0.29), 290), (Fraction(1, 4), 250)],
+)
+def test_numbers_of_numpy_are_numbers(number: object, nbytes: int) -> None:
+    found = parse_budget(number, 1000)  # type: ignore[arg-type]
+    assert found == nbytes
+    assert type(found) is int
+
+
+@pytest.mark.parametrize("budget", [-1, "-1", "-1GB", "-40%", -0.5, "-0.5", np.int64(-3), -(10**100)], ids=repr)
+def test_a_negative_size_is_called_negative(budget: int | float | str) -> None:
+    with pytest.raises(UnitError, match="is negative") as caught:
+        parse_budget(budget, 1000)
+    assert "bits" not in str(caught.value)
+
+
+def test_a_size_above_all_sizes_is_called_so_however_long() -> None:
+    for size in (2**62 + 1, 10**5000, "5000PiB"):
+        with pytest.raises(UnitError, match=r"above 2\*\*62 bytes") as caught:
+            parse_bytes(size)
+        assert len(str(caught.value)) < 200
+
+
 REFUSED = [
     "7Gb", "7Mb", "7Kb", "7Gib", "-1GB", "0", 0, "0GB", 0.0, "0%", "0.0", "nan", math.nan, math.inf, -math.inf, "inf", "7 XB", 1.5, "1.5",
     "150%", "101%", "100.1%", -1, -0.5, "-40%", "", " ", "GB", "7 G B", "1e9", "7e9", "0x10", "1,000", "7GB.", "--", "%", True, False, None,
-    [7], 2**62 + 1, "5000PiB", "9" * 40,
+    [7], 2**62 + 1, "5000PiB", "9" * 40, "\u0663GB", "\u0664\u0660%", "0.\u0664", "\u00b2", "1e-9999", np.True_, np.array([7, 8]), b"7GB",
+    np.float32("nan"), np.float32(1.5), 1e-400,
 ]  # fmt: skip
 
 

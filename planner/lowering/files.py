@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import networkx as nx
@@ -12,9 +13,11 @@ import networkx as nx
 from planner.errors import GraphError
 from planner.graph import FORMAT, Graph
 
+_MARKS: Final = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
 
 def read_graph(path: str | os.PathLike[str], **onnx_options: Any) -> Graph | nx.DiGraph:
-    """The graph in a file; JSON is recognised by its first character, everything else is read as ONNX.
+    """The graph in a file; JSON is recognised by its name or its first character, everything else is read as ONNX.
 
     Args:
         path: the file.
@@ -26,7 +29,7 @@ def read_graph(path: str | os.PathLike[str], **onnx_options: Any) -> Graph | nx.
         content = Path(path).read_bytes()
     except OSError as error:
         raise GraphError(f"cannot read graph {str(path)!r}: {error.strerror or error}") from None
-    if content.lstrip()[:1] not in (b"{", b"["):
+    if not (Path(path).suffix.lower() == ".json" or content.startswith(_MARKS) or content.lstrip()[:1] in (b"{", b"[")):
         from planner.lowering.onnx import from_onnx
 
         return from_onnx(path, **onnx_options)
@@ -44,14 +47,21 @@ def from_json(content: bytes, *, name: str = "graph") -> Graph | nx.DiGraph:
     Raises:
         GraphError: neither.
     """
+    if not content.strip():
+        raise GraphError(f"{name!r} is not JSON: it is empty")
+    if content.startswith(_MARKS) or b"\0" in content[:4]:
+        raise GraphError(f"{name!r}: JSON is read as UTF-8 without a byte order mark, and this is another encoding; save it as UTF-8")
     try:
         parts = msgspec.json.decode(content)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise GraphError(f"{name!r} is not JSON: {error}") from None
     if isinstance(parts, dict) and parts.get("format") == FORMAT:
         return Graph.from_json(content)
     if isinstance(parts, dict) and isinstance(parts.get("nodes"), list):
-        return _from_node_link(parts, name)
+        try:
+            return _from_node_link(parts, name)
+        except RecursionError:
+            raise GraphError(f"{name!r} is not node-link JSON: an id is nested too deeply") from None
     kind = parts.get("format") if isinstance(parts, dict) else type(parts).__name__
     raise GraphError(f"{name!r} holds no graph ({kind!r}): expected {FORMAT!r} or networkx node-link JSON")
 
@@ -62,16 +72,59 @@ def _from_node_link(parts: dict[str, Any], name: str) -> nx.DiGraph:
         raise GraphError(f"{name!r}: node-link JSON without an {edges!r} list")
     if parts.get("directed") is False:
         raise GraphError(f"{name!r} is an undirected graph; an edge must say who reads whom")
+    for key, kind, what in (("graph", dict, "an object"), ("multigraph", bool, "true or false")):
+        if not isinstance(parts.get(key, kind()), kind):
+            raise GraphError(f"{name!r}: {key!r} of node-link JSON is {what}, not {_short(parts[key])}")
+    nodes = _nodes(parts["nodes"], name)
+    _check_edges(parts[edges], nodes, name, many=parts.get("multigraph", True))
     parts = {**parts, "directed": True}
     try:
         graph: nx.DiGraph = nx.node_link_graph(parts, edges=edges)
     except (KeyError, TypeError, ValueError, nx.NetworkXError) as error:
         raise GraphError(f"{name!r} is not node-link JSON: {type(error).__name__}: {error}") from None
-    known = {_key(node.get("id")) for node in parts["nodes"]}
-    for node in graph:
-        if node not in known:
-            raise GraphError(f"{name!r}: an edge names node {node!r}, which is not among the nodes")
     return graph
+
+
+def _nodes(listed: list[Any], name: str) -> set[Any]:
+    """The ids of all nodes; the last of two with one id would replace the first unseen."""
+    ids: set[Any] = set()
+    for place, node in enumerate(listed):
+        if not isinstance(node, dict) or node.get("id") is None:
+            raise GraphError(f"{name!r}: node {place} of node-link JSON is {_short(node)}, without an 'id'")
+        found = _hashable(node["id"], f"{name!r}: node {place}")
+        if found in ids:
+            raise GraphError(f"{name!r}: two nodes have the id {found!r}; give each its own")
+        ids.add(found)
+    return ids
+
+
+def _check_edges(listed: list[Any], nodes: set[Any], name: str, *, many: bool) -> None:
+    """Edges join nodes there are; without `many` each pair once, as the last of two would replace the first unseen."""
+    pairs: set[tuple[Any, Any]] = set()
+    for place, edge in enumerate(listed):
+        if not isinstance(edge, dict) or not {"source", "target"} <= edge.keys():
+            raise GraphError(f"{name!r}: edge {place} of node-link JSON is {_short(edge)}, without a 'source' and a 'target'")
+        source, target = (_hashable(edge[end], f"{name!r}: edge {place}") for end in ("source", "target"))
+        for node in (source, target):
+            if node not in nodes:
+                raise GraphError(f"{name!r}: an edge names node {node!r}, which is not among the nodes")
+        if (source, target) in pairs and not many:
+            raise GraphError(f"{name!r}: two edges from {source!r} to {target!r}; write one with all its reads, or 'multigraph': true")
+        pairs.add((source, target))
+
+
+def _hashable(value: Any, where: str) -> Any:
+    key = _key(value)
+    try:
+        hash(key)
+    except TypeError:
+        raise GraphError(f"{where} has the id {_short(value)}; an id is a string, a number or a list of them") from None
+    return key
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def _key(value: Any) -> Any:

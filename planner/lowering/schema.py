@@ -12,9 +12,12 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final, NamedTuple
 
 import networkx as nx
+import numpy as np
 
 from planner.errors import GraphError
 from planner.graph import Graph, Op, Tensor
+from planner.memory import as_int
+from planner.units import MAX_BYTES
 
 
 class Attribute(NamedTuple):
@@ -25,24 +28,27 @@ class Attribute(NamedTuple):
     meaning: str
 
 
-def _is_int(value: Any) -> bool:
-    return hasattr(value, "__index__") and not isinstance(value, bool)
-
-
 def _size(value: Any) -> int:
-    if not _is_int(value) or value < 0:
+    size = as_int(value)
+    if size is None or size < 0:
         raise ValueError("an int >= 0")
-    return value.__index__()  # type: ignore[no-any-return]
+    return size
+
+
+def _ints(value: Any) -> tuple[int, ...] | None:
+    """A list or tuple of ints >= 0 as plain ints, or None."""
+    if not isinstance(value, (list, tuple)):
+        return None
+    ints = tuple(size for size in map(as_int, value) if size is not None and size >= 0)
+    return ints if len(ints) == len(value) else None
 
 
 def _sizes(value: Any) -> int | tuple[int, ...]:
     """Bytes of the one output, or a tuple with one entry per output."""
-    if isinstance(value, (list, tuple)):
-        if all(_is_int(v) and v >= 0 for v in value):
-            return tuple(v.__index__() for v in value)
-    elif _is_int(value) and value >= 0:
-        return value.__index__()  # type: ignore[no-any-return]
-    raise ValueError("an int >= 0, or a tuple of them with one entry per output")
+    sizes = _ints(value) if isinstance(value, (list, tuple)) else as_int(value)
+    if sizes is None or (isinstance(sizes, int) and sizes < 0):
+        raise ValueError("an int >= 0, or a tuple of them with one entry per output")
+    return sizes
 
 
 def _cost(value: Any) -> float:
@@ -50,32 +56,45 @@ def _cost(value: Any) -> float:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         number = -1.0
-    if isinstance(value, (str, bool)) or not 0 <= number < float("inf"):
+    if isinstance(value, (str, bool, np.bool_)) or not 0 <= number < float("inf"):
         raise ValueError("a finite number >= 0")
     return number
 
 
 def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
+    if not isinstance(value, (bool, np.bool_)):
         raise ValueError("True or False")
-    return value
+    return bool(value)
+
+
+def _plain(text: str) -> str:
+    """A string of any subclass as a `str` that can be written to a file."""
+    plain = str.__str__(text)
+    try:
+        plain.encode()
+    except UnicodeEncodeError:
+        raise ValueError("text without lone surrogates, which no file can hold") from None
+    return plain
 
 
 def _one_of(*names: str | None) -> Callable[[Any], Any]:
     def check(value: Any) -> Any:
-        if value not in names:
+        if not (value is None or isinstance(value, str)) or value not in names:
             raise ValueError("one of " + ", ".join(map(repr, names)))
-        return value
+        return value if value is None else _plain(value)
 
     return check
 
 
 def _output(value: Any) -> bool | tuple[int, ...] | None:
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, (list, tuple)) and all(_is_int(v) and v >= 0 for v in value):
-        return tuple(v.__index__() for v in value)
-    raise ValueError("True, False, None or a tuple of output positions (a bare int is ambiguous)")
+    if value is None:
+        return None
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    positions = _ints(value)
+    if positions is None:
+        raise ValueError("True, False, None or a tuple of output positions (a bare int is ambiguous)")
+    return positions
 
 
 def _pairs(third: str | None) -> Callable[[Any], tuple[tuple[Any, ...], ...]]:
@@ -89,31 +108,34 @@ def _pairs(third: str | None) -> Callable[[Any], tuple[tuple[Any, ...], ...]]:
         for pair in value:
             if not isinstance(pair, (list, tuple)) or len(pair) not in ((2, 3) if third else (2,)):
                 raise ValueError(accepted)
-            if not all(_is_int(v) and v >= 0 for v in pair[:2]):
+            ends = _ints(pair[:2])
+            if ends is None:
                 raise ValueError(accepted)
             last: tuple[Any, ...] = ()
             if third == "a byte offset":
                 last = (_size(pair[2]) if len(pair) == 3 else 0,)
             elif third:
                 last = (_flag(pair[2]) if len(pair) == 3 else False,)
-            pairs.append((int(pair[0]), int(pair[1]), *last))
+            pairs.append((*ends, *last))
         return tuple(pairs)
 
     return check
 
 
 def _stage(value: Any) -> bool | str | None:
-    if value is None or value is True or isinstance(value, str):
-        return value
-    if value is False:
-        return None
+    if isinstance(value, str):
+        return _plain(value)
+    if value is None or isinstance(value, (bool, np.bool_)):
+        return True if value else None
     raise ValueError("True, None or a string shared by the nodes of one decision")
 
 
 def _text(value: Any) -> str | None:
-    if value is not None and not isinstance(value, str):
+    if value is None:
+        return None
+    if not isinstance(value, str):
         raise ValueError("a string")
-    return value
+    return _plain(value)
 
 
 def _any(value: Any) -> Any:
@@ -121,9 +143,19 @@ def _any(value: Any) -> Any:
 
 
 def _positions(value: Any) -> tuple[int, ...]:
-    if isinstance(value, (list, tuple)) and all(_is_int(v) and v >= 0 for v in value):
-        return tuple(v.__index__() for v in value)
-    raise ValueError("a tuple of positions")
+    positions = _ints(value)
+    if positions is None:
+        raise ValueError("a tuple of positions")
+    return positions
+
+
+def _shown(value: Any) -> str:
+    """A value in one short line, for an error."""
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:  # an int of more digits than Python prints
+        text = f"of type {type(value).__name__}"
+    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 NODE: Final[Mapping[str, Attribute]] = {
@@ -175,7 +207,7 @@ def lower(graph: nx.DiGraph | Graph) -> Graph:
     if not isinstance(graph, nx.Graph) or not graph.is_directed():
         raise GraphError(f"expected a networkx.DiGraph or a planner.Graph, not {type(graph).__name__}")
     nodes = {node: _node(node, given) for node, given in graph.nodes(data=True)}
-    names = {node: str(node) for node in nodes}
+    names = {node: _name(node) for node in nodes}
     if len(set(names.values())) < len(names):
         seen: set[str] = set()
         twice = next(name for name in names.values() if name in seen or seen.add(name))  # type: ignore[func-returns-value]
@@ -184,7 +216,11 @@ def lower(graph: nx.DiGraph | Graph) -> Graph:
     order = program_order(graph)
     unread = _unread(nodes, wiring)
     ops = [_op(names[node], nodes[node], *wiring[node], unread=node in unread) for node in order]
-    return Graph(ops, name=str(graph.graph.get("name") or "graph"))
+    try:
+        title = _plain(str(graph.graph.get("name") or "graph"))
+    except ValueError as error:
+        raise GraphError(f"the name of the graph is {_shown(graph.graph['name'])}, expected {error}") from None
+    return Graph(ops, name=title)
 
 
 def stamp_positions(graph: nx.DiGraph) -> nx.DiGraph:
@@ -192,6 +228,13 @@ def stamp_positions(graph: nx.DiGraph) -> nx.DiGraph:
     for position, node in enumerate(graph):
         graph.nodes[node]["position"] = position
     return graph
+
+
+def _name(node: Hashable) -> str:
+    try:
+        return _plain(str(node))
+    except ValueError as error:
+        raise GraphError(f"node {node!r}: its name must be {error}") from None
 
 
 def _node(node: Hashable, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,7 +250,7 @@ def _node(node: Hashable, given: Mapping[str, Any]) -> dict[str, Any]:
         try:
             normal[key] = check(value)
         except (ValueError, TypeError) as error:
-            raise GraphError(f"node {node!r}: {key} is {value!r}, expected {error}") from None
+            raise GraphError(f"node {node!r}: {key} is {_shown(value)}, expected {error}") from None
     count = 1 if isinstance(normal["nbytes"], int) else len(normal["nbytes"])
     if isinstance(normal["output"], tuple) and any(o >= count for o in normal["output"]):
         raise GraphError(f"node {node!r}: output names position {max(normal['output'])}, but it has {count} outputs")
@@ -239,7 +282,7 @@ def _wiring(
             key = "at"
             at = check_at(given.get("at"))
         except ValueError as error:
-            raise GraphError(f"edge {source!r} -> {target!r}: {key} is {given[key]!r}, expected {error}") from None
+            raise GraphError(f"edge {source!r} -> {target!r}: {key} is {_shown(given[key])}, expected {error}") from None
         if not outputs:
             after[target].append(names[source])
         if at is not None and len(at) != len(outputs):
@@ -284,7 +327,7 @@ def program_order(graph: nx.DiGraph) -> list[Hashable]:
         root = root._graph
     order = [node for node in root if node in graph]
     positions = [graph.nodes[node].get("position") for node in order]
-    if all(_is_int(position) for position in positions):
+    if all(as_int(position) is not None for position in positions):
         order = [node for _, node in sorted(zip(positions, order, strict=True), key=lambda pair: pair[0])]
     rank = {node: k for k, node in enumerate(order)}
     if all(rank[source] < rank[target] for source, target in graph.edges()):
@@ -305,9 +348,7 @@ def program_order(graph: nx.DiGraph) -> list[Hashable]:
     return stable
 
 
-def _unread(
-    nodes: Mapping[Hashable, dict[str, Any]], wiring: Mapping[Hashable, tuple[tuple[str, ...], tuple[str, ...]]]
-) -> set[Hashable]:
+def _unread(nodes: Mapping[Hashable, dict[str, Any]], wiring: Mapping[Hashable, tuple[tuple[str, ...], tuple[str, ...]]]) -> set[Hashable]:
     """Nodes none of whose outputs anybody reads."""
     read = {value for values, _ in wiring.values() for value in values}
     return {
@@ -324,12 +365,9 @@ def _op(name: str, normal: Mapping[str, Any], reads: tuple[str, ...], after: tup
     if output is None:
         output = unread and normal["kind"] == "op"
     kept = output if isinstance(output, tuple) else tuple(range(count)) if output else ()
-    shapes = _per_output(normal["shape"], count, lambda item: isinstance(item, (list, tuple)))
-    dtypes = _per_output(normal["dtype"], count, lambda item: isinstance(item, str))
-    tensors = tuple(
-        Tensor(name if count == 1 else f"{name}:{o}", sizes[o], o in kept, None if shapes[o] is None else tuple(shapes[o]), dtypes[o])
-        for o in range(count)
-    )
+    shapes = _per_output(normal["shape"], count, _shape)
+    dtypes = _per_output(normal["dtype"], count, _dtype)
+    tensors = tuple(Tensor(name if count == 1 else f"{name}:{o}", sizes[o], o in kept, shapes[o], dtypes[o]) for o in range(count))
     return Op(
         name=name, outputs=tensors, reads=reads, after=after, cost=normal["cost"], workspace=normal["workspace"],
         kind=normal["kind"], phase=normal["phase"], view=normal["view"], updates=normal["updates"], inplace=normal["inplace"],
@@ -337,10 +375,25 @@ def _op(name: str, normal: Mapping[str, Any], reads: tuple[str, ...], after: tup
     )  # fmt: skip
 
 
-def _per_output(value: Any, count: int, is_item: Callable[[Any], bool]) -> tuple[Any, ...]:
-    """A report attribute for each output; what does not parse is dropped, since nothing depends on it."""
-    if isinstance(value, (list, tuple)) and len(value) == count and all(item is None or is_item(item) for item in value):
-        return tuple(value)
-    if isinstance(value, str) or (isinstance(value, (list, tuple)) and all(_is_int(d) for d in value)):
-        return (value,) * count
+def _shape(value: Any) -> tuple[int, ...] | None:
+    """A shape as plain ints, or None."""
+    shape = _ints(value)
+    return None if shape is None or any(extent > MAX_BYTES for extent in shape) else shape
+
+
+def _dtype(value: Any) -> str | None:
+    """A dtype's name as plain text, or None."""
+    try:
+        return _plain(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+
+
+def _per_output(value: Any, count: int, read: Callable[[Any], Any]) -> tuple[Any, ...]:
+    """A report attribute for each output, from one for all or one for each; what does not parse is dropped: nothing depends on it."""
+    shared = read(value)
+    if shared is not None:
+        return (shared,) * count
+    if isinstance(value, (list, tuple)) and len(value) == count:
+        return tuple(map(read, value))
     return (None,) * count
