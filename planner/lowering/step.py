@@ -79,21 +79,42 @@ def training_step(graph: Graph, options: StepOptions, *, first: bool = False) ->
     Raises:
         GraphError: the graph has no backward pass or update that an option speaks of.
     """
+    if options.plain:
+        return _without_states(graph) if first else graph
     targets = targets_of(graph)
-    states = any(target.states for target in targets)
-    if options.plain and not (first and states):
-        return graph
-    if not targets and not (options.optimizer or options.update or options.master_weights):
-        if options.lowering:
-            return _Writer(graph, (), options, first=first).written()
-        return graph
-    if not targets or ((options.optimizer or options.update or options.master_weights) and targets[0].op is None):
+    updating = bool(options.optimizer or options.update or options.master_weights)
+    if updating and (not targets or targets[0].op is None):
         what = "its gradients are outputs; estimate it without an optimizer" if targets else "give a training step, or a forward DAG"
         raise GraphError(f"graph {graph.name!r} updates no parameter: {what}")
+    if not targets and not options.lowering:
+        return graph
+    names = [target.op.name for target in targets if target.op is not None]
+    twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
+    if twice is not None:
+        raise GraphError(f"op {twice!r} updates by several gradients or parameters at once: only the step as it is can be estimated")
     return _Writer(graph, targets, options, first=first).written()
 
 
+def _without_states(graph: Graph) -> Graph:
+    """The first iteration of the graph as it is: what only updates use comes into being just before the first of them."""
+    states = {state for target in targets_of(graph) for state in target.states}
+    for op in graph.ops:
+        if op.phase != "update":
+            states.difference_update(op.reads)
+    if not states:
+        return graph
+    fresh = [
+        msgspec.structs.replace(op, kind="op", phase="update", recomputable=False, cost=0.0, op="OptimizerState")
+        for op in graph.ops
+        if op.name in states
+    ]
+    kept = [op for op in graph.ops if op.name not in states]
+    place = next(k for k, op in enumerate(kept) if not states.isdisjoint(op.reads))
+    return Graph([*kept[:place], *fresh, *kept[place:]], name=graph.name)
+
+
 def targets_of(graph: Graph) -> tuple[Target, ...]:
+    """Every gradient of a parameter with the op that updates by it; where nothing is updated, outputs of a parameter's size."""
     found = []
     for op in graph.ops:
         parameters = [op.reads[i] for i, _ in op.updates if graph.producer[graph.storage_root[op.reads[i]]].kind == "parameter"]
@@ -101,10 +122,9 @@ def targets_of(graph: Graph) -> tuple[Target, ...]:
             continue
         updated = {i for i, _ in op.updates}
         gradients = [value for i, value in enumerate(op.reads) if i not in updated and _may_be_gradient(graph, value)]
-        if len(parameters) != 1 or len(gradients) != 1:
-            raise GraphError(f"op {op.name!r} updates {len(parameters)} parameters by {len(gradients)} gradients: estimate needs one each")
         states = tuple(op.reads[i] for i, _ in op.updates if graph.producer[op.reads[i]].kind == "state")
-        found.append(Target(parameters[0], gradients[0], op, states))
+        count = max(len(parameters), len(gradients)) if gradients else 0
+        found += [Target(parameters[k % len(parameters)], gradients[k % len(gradients)], op, states) for k in range(count)]
     if found:
         return tuple(found)
     sizes = {t.nbytes for op in graph.ops if op.kind == "parameter" for t in op.outputs}
