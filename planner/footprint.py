@@ -62,15 +62,17 @@ class Remedy(msgspec.Struct, frozen=True):
 
     Args:
         action: what.
-        peak_bytes: what the step then takes at least.
-        fits: within the budget.
+        peak_bytes: what the step then takes.
+        fits: that is within the budget.
         note: for people.
+        at_least: no plan goes below `peak_bytes`, and the least there is may be above it.
     """
 
     action: str
     peak_bytes: int
     fits: bool
     note: str
+    at_least: bool = False
 
 
 class Advice(msgspec.Struct, frozen=True):
@@ -104,8 +106,9 @@ class Advice(msgspec.Struct, frozen=True):
             where = f"phase {self.floor_phase}" + (f", op {self.floor_op!r}" if self.floor_op else "")
             lines.append(f"  Recomputation cannot help: {where} alone needs {format_bytes(self.floor_bytes)} ({self.floor_bytes} bytes).")
         for remedy in self.remedies:
-            verdict = "fits" if remedy.fits else "does not fit"
-            lines.append(f"  {remedy.action}: {format_bytes(remedy.peak_bytes)} ({remedy.peak_bytes} bytes), {verdict}. {remedy.note}")
+            verdict = ("may fit" if remedy.at_least else "fits") if remedy.fits else "does not fit"
+            size = f"{'at least ' if remedy.at_least else ''}{format_bytes(remedy.peak_bytes)} ({remedy.peak_bytes} bytes)"
+            lines.append(f"  {remedy.action}: {size}, {verdict}. {remedy.note}")
         return "\n".join(lines)
 
 
@@ -207,13 +210,13 @@ class Footprint(msgspec.Struct, frozen=True):
 
     def _remedies(self, allowed: int) -> Iterator[Remedy]:
         if self.floor_bytes <= allowed:
-            note = f"{self._activations_left(allowed)}No plan is below this; optimize(graph, budget) finds the cheapest that fits."
-            yield Remedy("Recomputation", self.floor_bytes, True, note)
+            note = f"{self._activations_left(allowed)}optimize(graph, budget) finds the cheapest that fits."
+            yield Remedy("Recomputation", self.floor_bytes, True, note, at_least=True)
         for update, (peak, floor) in self.alternatives.items() if "update" in (self.phase, self.floor_phase) else ():
             if peak <= allowed:
                 yield Remedy(f"{update} update", peak, True, "No recomputation is needed.")
             elif floor <= allowed:
-                yield Remedy(f"{update} update with recomputation", floor, True, self._activations_left(allowed).strip())
+                yield Remedy(f"{update} update with recomputation", floor, True, self._activations_left(allowed).strip(), at_least=True)
             else:
                 yield Remedy(f"{update} update", floor, False, "Even without any activation.")
         tail = self.tail

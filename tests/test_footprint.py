@@ -198,6 +198,16 @@ def test_the_worked_question_takes_742_93_mib_and_not_742_34() -> None:
     assert round(rule_of_thumb(19_072_984, 532_752, batch=128, inputs=9000) / MIB, 2) == 742.93
 
 
+def test_the_other_sums_of_the_sources_come_out() -> None:
+    inputs_and_parameters = rule_of_thumb(19_072_984, 0, batch=128, inputs=9000)
+    assert round(inputs_and_parameters / MIB + 4 * 532_752 / MIB, 2) == 224.70
+    assert round(4 * 128 * 532_752 / MIB, 2) == 260.13
+    assert rule_of_thumb(0, 16_000_000, batch=32, optimizer=None) == 2_048_000_000
+    assert round(4 * 26_000_000 / MIB, 2) == 99.18  # the source calls this MB, and 64.0 decimal MB beside it too
+    assert rule_of_thumb(0, 0, inputs=256 * 256 * 3, itemsize=1) == 192 * 1024
+    assert rule_of_thumb(0, 100, itemsize=8) == 2 * rule_of_thumb(0, 100)
+
+
 def test_a_bias_is_not_tripled_by_three_channels() -> None:
     found = estimate(_conv_net(), rule="cs231n")
     assert found.parameters == 896  # the source has 960
@@ -396,6 +406,8 @@ def test_master_weights_are_float32_and_so_are_the_states() -> None:
     assert found.by_dtype["master_weights"] == {"float32": 2 * own}
     assert found.by_dtype["optimizer_state"] == {"float32": 4 * own}
     assert found.later.phase("update").components["master_weights"] == 2 * own
+    stepped = estimate(graph, optimizer="adam", master_weights=True, update="multi-tensor").later.phase("update")
+    assert stepped.components["workspace"] == 2 * own
 
 
 def test_low_precision_copies_of_float32_parameters_are_a_component() -> None:
@@ -554,6 +566,17 @@ def test_the_command_in_json_has_exact_bytes(run: Any) -> None:
     assert answer["rows"][1]["peak_bytes"] == found.peak_bytes == sum(answer["rows"][1]["components"].values())
     assert answer["rows"][1]["fits"] is True
     assert answer["largest_batch"] == largest_batch(lambda batch: zoo.mlp([64, 64], batch=batch), "1MiB")
+
+
+def test_the_command_finds_the_largest_batch_with_a_plan(run: Any) -> None:
+    budget = estimate(zoo.mlp([32] * 9, batch=64)).peak_bytes
+    name = f"mlp:{'-'.join(['32'] * 9)}"
+    code, out, _ = run(name, "--batch", 64, "--fits", budget, "--largest-batch", "--overhead", 0.5)
+    assert code == 0
+    assert f"Largest batch that fits {budget}: 64" in out
+    planned = int(out.rpartition("With a plan that costs at most 50% more: ")[2])
+    assert planned > 64
+    assert planner.optimize(zoo.mlp([32] * 9, batch=planned), budget, allocator=None).report.overhead <= 0.5
 
 
 def test_the_command_exits_4_with_the_least_that_works_on_the_last_line(run: Any) -> None:

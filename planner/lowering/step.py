@@ -235,10 +235,12 @@ class _Writer:
         held: list[list[Tensor]] = []
         masters: list[list[Tensor]] = []
         residents: list[Op] = []
+        scratch: dict[str, int] = {}  # an update computes in the master's precision
         for target in self.targets:
             parameter = graph.tensors[target.parameter]
             master = options.master_weights and _low_precision(parameter)
             like = _as_float32(parameter) if master else parameter
+            scratch[target.parameter] = like.nbytes
             made = [_renamed(like, f"{target.parameter}.master")] if master else []
             residents += [Op(t.name, (t,), kind="state", cost=0.0, op="MasterWeights") for t in made]
             masters.append(made)
@@ -258,7 +260,7 @@ class _Writer:
         self.ops[:0] = residents
         temporary: tuple[str, ...] = ()
         if options.update == "multi-tensor":
-            nbytes = sum(graph.tensors[parameter].nbytes for parameter in dict.fromkeys(target.parameter for target in self.targets))
+            nbytes = sum(scratch.values())
             temporary = ("update.temporary",)
             self.ops.append(Op(temporary[0], (Tensor(temporary[0], nbytes),), cost=0.0, phase="update", op="StepTemporary"))
         for k, target in enumerate(self.targets):
@@ -275,7 +277,7 @@ class _Writer:
                     old,
                     outputs=tuple(_renamed(t, name, output=True) for t, name in zip(versions, names, strict=True)),
                     reads=(*reads, *last),
-                    workspace=old.workspace + (parameter.nbytes if options.update == "per-tensor" else 0),
+                    workspace=old.workspace + (scratch[target.parameter] if options.update == "per-tensor" else 0),
                     updates=((0, 0), *((2 + o, 1 + o) for o in range(len(versions) - 1))),
                     view=(),
                     inplace=(),
