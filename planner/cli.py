@@ -6,18 +6,19 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 from planner import errors
+from planner.arguments import MOST_DIGITS, memory_of, program_of
 from planner.names import ALLOCATORS, STRATEGIES, printable
 from planner.views.progress import progress_bar, spinner
 
 if TYPE_CHECKING:
     from planner.graph import Graph
-    from planner.memory import MemoryModel
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -31,7 +32,6 @@ EXIT_CODES = (
     (errors.PlannerError, 2),
 )
 
-_MOST_DIGITS = 18  # a longer number counts nothing
 _STRATEGIES = ", ".join(STRATEGIES)
 _SEARCH_OPTIONS = (
     click.option("--allocator", default="auto", show_default=True, help=f"{', '.join(ALLOCATORS)}, or none for live bytes only."),
@@ -84,9 +84,9 @@ def optimize(graph: str, budget: str | None, allocator: str, output: str | None,
     _check_output(output, force=force)
     from planner.api import optimize as find_plan
 
-    memory = _memory(options)
+    memory = memory_of(options)
     with spinner("reading the graph"):
-        program = _graph(graph, options)
+        program = program_of(graph, options)
     with spinner("planning"):
         plan = find_plan(
             program, budget, strategy=options["strategy"], allocator=None if allocator == "none" else allocator, memory=memory,
@@ -118,13 +118,13 @@ def curve(graph: str, budgets: str, strategies: str, jobs: int, outputs: tuple[s
 
     for output in outputs:
         check_path(output)
-    memory = _memory(options)
+    memory = memory_of(options)
     listed = [budget.strip() for budget in budgets.split(",") if budget.strip()]
     count = len(listed) == 1 and listed[0].isascii() and listed[0].isdecimal()
-    if count and len(listed[0]) > _MOST_DIGITS:
+    if count and len(listed[0]) > MOST_DIGITS:
         raise click.UsageError(f"--budgets: a number of {len(listed[0])} digits is no number of budgets")
     with spinner("reading the graph"):
-        program = _graph(graph, options)
+        program = program_of(graph, options)
     with progress_bar("planning") as progress:
         found = find_curve(
             program, int(listed[0]) if count else listed,
@@ -171,7 +171,7 @@ def estimate(
     wanted = [int(text) if text.strip().isdecimal() else 0 for text in batches.split(",")] if batches else [None]
     if 0 in wanted:
         raise click.UsageError(f"--batch {batches!r}: write batch sizes >= 1 with commas between, as 1,8,32")
-    memory = _memory(options)
+    memory = memory_of(options)
     if fits is not None:
         footprint.device_bytes(fits)  # refuse what is not understood before any work
     given = {**options, "optimizer": "none" if options["optimizer"] == "none" else None}
@@ -180,12 +180,13 @@ def estimate(
     rows, most = [], dict[str, int]()
     for batch in wanted:
         with spinner("simulating the step"):
-            found = footprint.estimate(_graph(graph, {**given, "batch": batch}), rule=options["rule"], **named)
+            found = footprint.estimate(program_of(graph, {**given, "batch": batch}), rule=options["rule"], **named)
         rows.append((batch, found, None if fits is None else found.fits(fits)))
     if largest_batch:
         for key, allowed in (("largest_batch", None), *((("largest_batch_planned", overhead),) if overhead is not None else ())):
             with spinner("trying batches"):
-                most[key] = footprint.largest_batch(lambda n: _graph(graph, {**given, "batch": n}), str(fits), overhead=allowed, **named)
+                build = partial(_with_batch, graph, given)
+                most[key] = footprint.largest_batch(build, str(fits), overhead=allowed, **named)
     if as_json:
         from planner.views.footprint import as_object
 
@@ -206,10 +207,10 @@ def estimate(
 @_options(_GRAPH_OPTIONS, _MEMORY_OPTIONS, _JSON)
 def inspect(graph: str, top: int, as_json: bool, **options: Any) -> None:
     """Count what a graph holds, and what its backward pass keeps alive."""
-    memory = _memory(options)
+    memory = memory_of(options)
     with spinner("reading the graph"):
         source: dict[str, Any] = {}
-        program = _graph(graph, options, source)
+        program = program_of(graph, options, source)
         from planner.analysis.inventory import take_inventory
 
         inventory = take_inventory(program, memory, top=top, source=source)
@@ -257,7 +258,7 @@ def verify(plan: str, graph: str | None, execute: bool, scale: int | None, as_js
         raise click.UsageError(f"--{given[0]} is for --graph; give both")
     from planner.plan import load
 
-    loaded = load(plan, None if graph is None else _graph(graph, options))
+    loaded = load(plan, None if graph is None else program_of(graph, options))
     trace = loaded.verify()
     buffers = 0 if loaded.allocation is None else len(loaded.allocation.buffers)
     needed = loaded.report.needed_bytes
@@ -302,7 +303,7 @@ def zoo(model: str | None, output: str | None, force: bool, as_json: bool, **opt
     _check_output(output, force=force)
     from planner.files import write_whole
 
-    program = _graph(model, options)
+    program = program_of(model, options)
     write_whole(output, program.to_json())
     if as_json:
         facts = {"graph": program.name, "fingerprint": program.fingerprint, "ops": len(program.ops), "values": len(program.tensors)}
@@ -311,101 +312,8 @@ def zoo(model: str | None, output: str | None, force: bool, as_json: bool, **opt
         _print(f"Saved {program!r} to {output}")
 
 
-def _graph(text: str, options: dict[str, Any], source: dict[str, Any] | None = None) -> Graph:
-    """The program GRAPH names; `source` is filled with the importer's counts."""
-    from planner.lowering.schema import lower
-
-    given: dict[str, Any] = {name: options[name] for name in ("batch", "device") if options[name] is not None}
-    if options["optimizer"] is not None:
-        given["optimizer"] = None if options["optimizer"] == "none" else options["optimizer"]
-    if options["inference"]:
-        given["training"] = False
-    if options["dims"]:
-        given["dims"] = _dims(options["dims"])
-    graph = _read(text, given)
-    if source is not None and not hasattr(graph, "ops"):
-        source.update(graph.graph.get("source") or {})
-    return lower(graph)
-
-
-def _read(text: str, given: dict[str, Any]) -> Any:
-    from planner.lowering.files import read_graph
-    from planner.zoo import MODELS, build
-
-    name, colon, _ = text.partition(":")
-    if name in MODELS:
-        for option in ("spec", *given):
-            if option in given.get("dims", {}):
-                raise click.UsageError(f"--dim {option} is no dimension" + (f"; write --{option}" if option in ("batch", "device") else ""))
-        for option in MODELS[name].required:
-            if option not in given:
-                raise click.UsageError(f"{text} needs --{option}")
-        return build(text, **given.pop("dims", {}), **given)
-    if os.path.exists(text) or not colon:
-        if not os.path.exists(text):
-            raise errors.GraphError(f"no file {text!r}, and no zoo model of that name ({', '.join(MODELS)})")
-        return read_graph(text, **given)
-    return _call(text, given)
-
-
-def _call(text: str, given: dict[str, Any]) -> Any:
-    """The graph that the user's `module:callable` returns; their code runs because they name it."""
-    import networkx as nx
-
-    from planner.graph import Graph as Program
-
-    module_name, _, function_name = text.partition(":")
-    folder = os.getcwd()
-    sys.path.insert(0, folder)
-    try:
-        with redirect_stdout(sys.stderr):  # what their code prints is no result of ours
-            function = _import(module_name, function_name, text)
-            graph = function(**given)
-    except errors.PlannerError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise errors.GraphError(f"{text!r} failed: {type(error).__name__}: {' '.join(str(error).split())}") from error
-    finally:
-        with suppress(ValueError):
-            sys.path.remove(folder)
-    if not isinstance(graph, (nx.Graph, Program)):
-        raise errors.GraphError(f"{text!r} returned {type(graph).__name__}, expected a networkx.DiGraph or a planner.Graph")
-    return graph
-
-
-def _import(module_name: str, function_name: str, text: str) -> Any:
-    from importlib import import_module
-
-    unknown = f"{text!r} is no zoo model, no file, and no module:callable"
-    if not module_name or module_name.startswith("."):
-        raise errors.GraphError(f"{unknown} (a module is named in full, as package.module)")
-    try:
-        return getattr(import_module(module_name), function_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise errors.GraphError(f"{unknown} ({' '.join(str(error).split())})") from None
-
-
-def _dims(items: tuple[str, ...]) -> dict[str, int]:
-    dims: dict[str, int] = {}
-    for item in items:
-        name, equals, value = item.rpartition("=")
-        digits = value.isascii() and value.isdecimal() and len(value) <= _MOST_DIGITS
-        if not equals or not name or not digits or int(value) < 1:
-            shown = item if len(item) <= 80 else f"{item[:79]}…"
-            raise click.UsageError(f"--dim {shown!r}: write NAME=VALUE with VALUE an int >= 1, as --dim height=224")
-        dims[name] = int(value)
-    return dims
-
-
-def _memory(options: dict[str, Any]) -> MemoryModel:
-    from planner.memory import MemoryModel
-    from planner.units import parse_bytes
-
-    return MemoryModel(
-        options["scope"],
-        parse_bytes(options["alignment"], what="alignment"),
-        parse_bytes(options["reserve"], what="reserve"),
-    )
+def _with_batch(graph: str, options: dict[str, Any], batch: int) -> Graph:
+    return program_of(graph, {**options, "batch": batch})
 
 
 def _check_output(output: str | None, *, force: bool) -> None:
@@ -415,7 +323,8 @@ def _check_output(output: str | None, *, force: bool) -> None:
     if os.path.exists(output) and not force:
         raise click.UsageError(f"{output!r} exists; overwrite it with -f, or name another file")
     folder = os.path.dirname(os.path.abspath(output))
-    if os.path.isdir(output) or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+    special = os.path.exists(output) and not os.path.isfile(output)  # a folder, a device, a pipe
+    if special or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
         raise errors.OutputError(f"cannot write {output!r}; name a file in a folder that exists and can be written")
 
 

@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 #: A module imports only from layers above its own; inside a layer, without circles.
 LAYERS = (
     "errors", "names", "units", "files", "graph", "schedule", "memory", "simulator", "report", "problem", "lowering", "zoo", "kernels",
-    "analysis", "packing", "search", "solving", "plan", "curves", "sweeps", "api", "footprint", "executors", "torch", "views", "cli",
+    "analysis", "packing", "search", "solving", "plan", "curves", "sweeps", "api", "footprint", "executors", "torch", "views",
+    "arguments", "cli",
 )  # fmt: skip
 JUDGE_MAY_IMPORT = {"errors", "graph", "memory", "schedule"}
 OPTIONAL = {"onnx", "torch", "matplotlib", "plotly", "jinja2", "highspy", "psutil", "ortools", "distributed", "checkpoint_schedules"}
