@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from planner.analysis.encode import resident_bytes
 from planner.errors import InfeasibleBudget
 from planner.graph import Graph, Op
 from planner.memory import MemoryModel
@@ -35,17 +36,15 @@ def peak_lower_bound(graph: Graph, memory: MemoryModel) -> PeakBound:
     >>> peak_lower_bound(graph, MemoryModel())
     PeakBound(nbytes=9, op='b', live=('a', 'b'))
     """
-    resident_bytes = 0
-    if memory.scope == "total":
-        resident_bytes = sum(memory.round_up(t.nbytes) for op in graph.ops if op.resident for t in op.outputs)
+    residents = resident_bytes(graph, memory)
     group = _storage_groups(graph)
     ends = tuple(name for name in graph.outputs if not graph.on_resident(name))
-    best = PeakBound(resident_bytes + _bytes_of(graph, memory, group, ends), None, ends)
+    best = PeakBound(residents + _bytes_of(graph, memory, group, ends), None, ends)
     for op in graph.ops:
         if op.resident:
             continue
         inputs = tuple(dict.fromkeys(value for value in op.reads if not graph.on_resident(value)))
-        nbytes = _bytes_of(graph, memory, group, inputs) + _fresh_bytes(graph, memory, op) + op.workspace + resident_bytes
+        nbytes = _bytes_of(graph, memory, group, inputs) + _fresh_bytes(graph, memory, op) + op.workspace + residents
         if nbytes > best.nbytes:
             best = PeakBound(nbytes, op.name, (*inputs, *(t.name for t in op.outputs if not graph.on_resident(t.name))))
     return best
@@ -126,7 +125,7 @@ def _exactly(nbytes: int) -> str:
 def _breakdown(graph: Graph, memory: MemoryModel, bound: PeakBound) -> str:
     """Where the bytes of a bound are."""
     group = _storage_groups(graph)
-    residents = sum(memory.round_up(t.nbytes) for op in graph.ops if op.resident for t in op.outputs) if memory.scope == "total" else 0
+    residents = resident_bytes(graph, memory)
     parts = {"residents": residents}
     if bound.op is None:
         parts["outputs"] = bound.nbytes - residents

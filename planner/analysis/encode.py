@@ -103,9 +103,6 @@ def encode(graph: Graph, memory: MemoryModel) -> Encoded:
     rounded = [memory.round_up(t.nbytes) for t in tensors]
     if sum(rounded) + sum(op.workspace for op in graph.ops) > MAX_BYTES:
         raise GraphError(f"sizes rounded up to {memory.alignment} bytes add up to more than 2**62")
-    resident_bytes = 0
-    if memory.scope == "total":
-        resident_bytes = sum(memory.round_up(t.nbytes) for op in graph.ops if op.resident for t in op.outputs)
     arrays = Arrays(
         out_ptr=_pointers(len(op.outputs) for op in graph.ops),
         read_ptr=_pointers(len(op.reads) for op in graph.ops),
@@ -129,9 +126,16 @@ def encode(graph: Graph, memory: MemoryModel) -> Encoded:
         recomputable=_flags(op.recomputable for op in graph.ops),
         resident=_flags(op.resident for op in graph.ops),
         phase=_ints(PHASES.index(op.phase) for op in graph.ops),
-        resident_bytes=_ints([resident_bytes]),
+        resident_bytes=_ints([resident_bytes(graph, memory)]),
     )
     return Encoded(arrays, op_index, value_index, tuple(op_index), tuple(value_index))
+
+
+def resident_bytes(graph: Graph, memory: MemoryModel) -> int:
+    """What residents add to every step: 0 in scope "activations"."""
+    if memory.scope != "total":
+        return 0
+    return sum(memory.round_up(t.nbytes) for op in graph.ops if op.resident for t in op.outputs)
 
 
 def _ints(items: Any) -> Ints:

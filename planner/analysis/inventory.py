@@ -6,7 +6,6 @@ from typing import Any, Optional
 
 import msgspec
 
-from planner.analysis.articulation import forward_part
 from planner.analysis.bounds import peak_lower_bound
 from planner.analysis.liveness import evaluator_of
 from planner.graph import Graph
@@ -89,7 +88,7 @@ def take_inventory(graph: Graph, memory: MemoryModel, *, top: int = 10, source: 
             for column, amount in enumerate((1, nbytes, kept, 0.0 if op.resident else op.cost)):
                 row[column] += amount
     evaluator = evaluator_of(graph, memory)
-    part = forward_part(graph, evaluator.encoded)
+    part = evaluator.forward_part()
     trace = simulate(graph, evaluator.schedule(evaluator.keep_all), memory=memory)
     tables = {table: tuple(Group(key, *row) for key, row in rows.items()) for table, rows in groups.items()}  # type: ignore[arg-type]
     return Inventory(

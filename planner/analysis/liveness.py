@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from planner.analysis.articulation import ForwardPart, forward_part
 from planner.analysis.encode import Encoded, Ints, encode
 from planner.errors import ScheduleError
 from planner.graph import Graph
@@ -75,6 +76,13 @@ class Evaluator:
         self._touched = self._outputs + np.diff(arrays.read_ptr)
         widest = max(len(arrays.producer), len(arrays.cost), int(np.diff(arrays.read_ptr).max(initial=0)))
         self._scratch = _Scratch(widest + 1)
+        self._forward_parts: dict[int, ForwardPart | None] = {}
+
+    def forward_part(self, *, most_crossing: int = 1) -> ForwardPart | None:
+        """`articulation.forward_part` of the graph, found once; not to be written to."""
+        if most_crossing not in self._forward_parts:
+            self._forward_parts[most_crossing] = forward_part(self.graph, self.encoded, most_crossing=most_crossing)
+        return self._forward_parts[most_crossing]
 
     def evaluate(self, sequence: Ints) -> tuple[int, float] | None:
         """(peak bytes, cost) of a sequence of op rows with canonical frees, or None where it is illegal."""

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from planner.analysis.articulation import ForwardPart, forward_part
+from planner.analysis.articulation import ForwardPart
 from planner.analysis.encode import Floats, Ints
 from planner.kernels.segments import recompute, threshold_cuts
 from planner.problem import Problem, Proposal
@@ -32,7 +32,7 @@ def chen_sqrt(problem: Problem) -> Proposal:
         over the candidates there are, and keep-all is taken where it is no worse.
     """
     trials = Trials(problem, "chen-sqrt")
-    part = forward_part(problem.graph, trials.evaluator.encoded)
+    part = trials.evaluator.forward_part()
     if part is not None:
         _Segments(trials, part).evaluate(_equal_cuts(part))
     return trials.proposal()
@@ -54,11 +54,11 @@ def chen_budget(problem: Problem, *, sweeps: int = 128) -> Proposal:
         stretch between them makes a quarter of the bytes), places crossed by a few tensors are candidates too.
     """
     trials = Trials(problem, "chen-budget")
-    part = forward_part(problem.graph, trials.evaluator.encoded)
+    part = trials.evaluator.forward_part()
     parts = [] if part is None else [part]
     marked = any(op.stage is not None for op in problem.graph.ops)
     if part is not None and not marked and not _cuts_well(part):
-        wide = forward_part(problem.graph, trials.evaluator.encoded, most_crossing=_MOST_CROSSING)
+        wide = trials.evaluator.forward_part(most_crossing=_MOST_CROSSING)
         parts += [] if wide is None else [wide]
     try:
         for some in parts:
@@ -140,7 +140,8 @@ class _Segments:
 
     def evaluate(self, cuts: Cuts) -> Candidate | None:
         """Peak and cost of the plan that keeps these cuts and everything after the last."""
-        return self.trials.evaluate((len(self.part.position), cuts), lambda: self.sequence(cuts))
+        places = tuple(self.part.position[list(cuts)].tolist())  # what crosses a place is kept, whichever candidates it is one of
+        return self.trials.evaluate(places, lambda: self.sequence(cuts))
 
     def sequence(self, cuts: Cuts) -> Ints:
         """Its op rows."""

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from planner.analysis.articulation import ForwardPart, forward_part
+from planner.analysis.articulation import ForwardPart
 from planner.analysis.encode import Flags, Ints
 from planner.analysis.liveness import Evaluator
 from planner.graph import Graph
@@ -71,7 +71,7 @@ def search_thresholds(graph: Graph, evaluator: Evaluator) -> list[Trial]:
 
     Source: `search_plan` of memonger.
     """
-    part = forward_part(graph, evaluator.encoded)
+    part = evaluator.forward_part()
     if part is None:
         return []
     trials: list[Trial] = []
@@ -92,7 +92,7 @@ def search_thresholds(graph: Graph, evaluator: Evaluator) -> list[Trial]:
 
 def planned_sequence(evaluator: Evaluator, keep: Flags) -> Ints:
     """Op rows of the plan that runs every droppable op not kept a second time."""
-    part = forward_part(evaluator.graph, evaluator.encoded)
+    part = evaluator.forward_part()
     assert part is not None
     counts = np.where(part.droppable & ~keep, 1, 0)
     rows = evaluator.encoded.op_index

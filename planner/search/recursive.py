@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.analysis.articulation import ForwardPart, forward_part
+from planner.analysis.articulation import ForwardPart
 from planner.analysis.encode import Arrays, Flags, Ints
 from planner.problem import Problem, Proposal
 from planner.search.trials import Candidate, Trials
@@ -50,7 +50,7 @@ def recursive(problem: Problem, *, k: int | None = None, reuse: bool = False) ->
     Source: Chen et al. 2016, 4.4, whose authors did not release it. Ours differs: any k, unequal layers, cuts found on the graph.
     """
     trials = Trials(problem, "recursive")
-    part = forward_part(problem.graph, trials.evaluator.encoded)
+    part = trials.evaluator.forward_part()
     if part is None or not len(part.position):
         return trials.proposal()
     search = _Recursion(trials, part)
