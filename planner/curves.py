@@ -15,6 +15,7 @@ import msgspec
 from planner.errors import InfeasibleBudget, OutputError, PlanFileError, PlannerError, TimeLimit
 from planner.files import read_versioned, write_whole
 from planner.memory import MemoryModel
+from planner.names import printable
 from planner.problem import Order
 from planner.report import Figures
 from planner.units import format_bytes
@@ -137,7 +138,7 @@ class Curve(msgspec.Struct, frozen=True):
         return text.getvalue()
 
     def __str__(self) -> str:
-        return "\n".join([*self._head(), *self._table(), *self._notes()])
+        return "\n".join(map(printable, [*self._head(), *self._table(), *self._notes()]))
 
     def _repr_html_(self) -> str:
         """The table, and the figure where matplotlib is installed."""

@@ -16,7 +16,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from planner.analysis.remedies import Remedy
 
 
 class PlannerError(Exception):
@@ -69,6 +72,9 @@ class InfeasibleBudget(PlannerError):
         proven: True when `budget < peak_lower_bound`, so that no planner can do better.
         binding_op: the op that needs `peak_lower_bound` by itself, or None when the end of the program does.
         live: values that must be live there.
+        phase: "update" if the optimizer step alone exceeds the budget, "loss" if the loss tail alone does, so that recomputation cannot
+            help; else None.
+        remedies: what else could be done, those that fit first; see `planner.analysis.remedies.Remedy`.
         message: the sentence shown to people.
     """
 
@@ -82,10 +88,13 @@ class InfeasibleBudget(PlannerError):
         proven: bool,
         binding_op: str | None,
         live: tuple[str, ...] = (),
+        phase: str | None = None,
+        remedies: tuple[Remedy, ...] = (),
     ) -> None:
         super().__init__(message)
         self.budget, self.minimum, self.peak_lower_bound = budget, minimum, peak_lower_bound
         self.proven, self.binding_op, self.live = proven, binding_op, live
+        self.phase, self.remedies = phase, remedies
 
     def __reduce__(self) -> tuple[Any, ...]:  # so that it crosses process borders whole
         return _infeasible, (str(self), vars(self))

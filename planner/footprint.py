@@ -6,23 +6,31 @@ replays the result. Nothing is read off a formula, except where a rule of thumb 
 
 from __future__ import annotations
 
+import gc
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, Optional
 
 import msgspec
 import networkx as nx
 
-from planner.analysis.bounds import PeakBound
-from planner.analysis.components import Iteration, Moment, Simulated, Tail, simulated
+from planner.analysis.components import Iteration, Moment, simulated
+from planner.analysis.losstail import Tail, loss_tail
+from planner.analysis.remedies import Remedy as Remedy
+from planner.analysis.shortfall import chunked_loss, floor_of, smaller_batch
 from planner.api import GraphLike, as_graph
 from planner.api import optimize as find_plan
+from planner.calibration import Calibration, load_calibration
 from planner.errors import InfeasibleBudget, PlannerError, UnitError
 from planner.graph import Graph
 from planner.lowering.differentiate import differentiate
 from planner.lowering.files import read_graph
-from planner.lowering.step import OPTIMIZER_STATES, Gradients, StepOptions, Update, im2col_bytes, targets_of, training_step
+from planner.lowering.step import Gradients, StepOptions, Update, training_step
 from planner.memory import MemoryModel
+from planner.rules import RuleOfThumb, rule_for
+from planner.rules import rule_of_thumb as rule_of_thumb
 from planner.units import MAX_BYTES, Budget, format_bytes, parse_budget
 
 #: Nominal memory of devices in bytes; the driver and the context take a part that no graph shows: use `MemoryModel(reserve=...)`.
@@ -33,46 +41,6 @@ DEVICE_BYTES: Final[Mapping[str, int]] = {
         "rtx4090": 24, "rtx3090": 24, "titanx": 12, "gtx1080ti": 11,
     }.items()
 }  # fmt: skip
-
-#: Layers whose outputs the rule of thumb counts; ReLU and the like are in place, normalization is left out.
-_RULE_OPS: Final = frozenset({"Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool", "Gemm", "MatMul"})
-
-
-class RuleOfThumb(msgspec.Struct, frozen=True):
-    """The estimate of the CS231n notes, beside the simulation; see `rule_of_thumb`.
-
-    Args:
-        parameters_bytes, activations_bytes, inputs_bytes: what it counts, once, the whole batch.
-        factor: copies of the parameters.
-        lowering_bytes: im2col matrices of all convolutions, if asked for: N * C_in * k_h * k_w * H_out * W_out elements each.
-        total_bytes: factor * parameters + 2 * activations + inputs + lowering.
-    """
-
-    name: str
-    parameters_bytes: int
-    activations_bytes: int
-    inputs_bytes: int
-    factor: int
-    lowering_bytes: int
-    total_bytes: int
-
-
-class Remedy(msgspec.Struct, frozen=True):
-    """One thing to do about a budget that is missed.
-
-    Args:
-        action: what.
-        peak_bytes: what the step then takes.
-        fits: that is within the budget.
-        note: for people.
-        at_least: no plan goes below `peak_bytes`, and the least there is may be above it.
-    """
-
-    action: str
-    peak_bytes: int
-    fits: bool
-    note: str
-    at_least: bool = False
 
 
 class Advice(msgspec.Struct, frozen=True):
@@ -85,6 +53,7 @@ class Advice(msgspec.Struct, frozen=True):
         floor_bytes, floor_phase, floor_op: what no recomputation goes below, and where.
         recompute_helps: it could be enough; `optimize` finds out.
         remedies: others, best first.
+        graph_budget: what a calibration makes of the budget, for all the other bytes here are simulated ones; None without one.
     """
 
     budget: int
@@ -96,9 +65,12 @@ class Advice(msgspec.Struct, frozen=True):
     floor_op: Optional[str]
     recompute_helps: bool
     remedies: tuple[Remedy, ...]
+    graph_budget: Optional[int] = None
 
     def __str__(self) -> str:
         asked = f"{format_bytes(self.budget)} ({self.budget} bytes)"
+        if self.graph_budget is not None:
+            asked += f", by the calibration room for a simulated peak of {self.graph_budget} bytes"
         if self.fits:
             return f"Fits {asked}: the peak is {format_bytes(self.peak_bytes)} in phase {self.phase}."
         lines = [f"Does not fit {asked}: the peak is {format_bytes(self.peak_bytes)} ({self.peak_bytes} bytes) in phase {self.phase}."]
@@ -128,6 +100,7 @@ class Footprint(msgspec.Struct, frozen=True):
         tail: of the loss, if the graph has one.
         rule: the rule of thumb, if asked for.
         not_counted: what no graph shows.
+        calibration: what a measured run says about it.
     """
 
     graph: str
@@ -151,6 +124,7 @@ class Footprint(msgspec.Struct, frozen=True):
     tail: Optional[Tail]
     rule: Optional[RuleOfThumb] = None
     not_counted: tuple[str, ...] = ("device context and libraries", "communication buffers", "allocator rounding and fragmentation")
+    calibration: Optional[Calibration] = None
 
     @property
     def worst(self) -> Iteration:
@@ -177,6 +151,12 @@ class Footprint(msgspec.Struct, frozen=True):
         """Bytes of each component at the peak; they add up to it."""
         return self.peak.components
 
+    @property
+    def needed_bytes(self) -> int:
+        """Memory to have: the peak, or what the calibration makes of it, and the reserve."""
+        peak_bytes = self.peak_bytes if self.calibration is None else self.calibration.needed_bytes(self.peak_bytes)
+        return peak_bytes + self.memory.reserve
+
     def fits(self, device: Budget) -> bool:
         """True if peak + reserve is within a device's memory.
 
@@ -184,8 +164,9 @@ class Footprint(msgspec.Struct, frozen=True):
             device: bytes in any form a budget has (`"16GiB"`, an int), or a device's name (see `DEVICE_BYTES`).
         Raises:
             UnitError: neither.
+            PlannerError: a device, and the calibration is of host memory.
         """
-        return self.peak_bytes + self.memory.reserve <= device_bytes(device, self.peak_bytes)
+        return self.needed_bytes <= self._device_bytes(device)
 
     def advice(self, budget: Budget) -> Advice:
         """What stands between the step and a budget, whether recomputation can help, and what else would.
@@ -193,8 +174,8 @@ class Footprint(msgspec.Struct, frozen=True):
         Args:
             budget: as for `fits`.
         """
-        nbytes = device_bytes(budget, self.peak_bytes)
-        allowed = nbytes - self.memory.reserve
+        nbytes = self._device_bytes(budget)
+        allowed = graph_bytes(nbytes, self.memory, self.calibration)
         fits = self.peak_bytes <= allowed
         return Advice(
             budget=nbytes,
@@ -206,7 +187,12 @@ class Footprint(msgspec.Struct, frozen=True):
             floor_op=self.floor_op,
             recompute_helps=not fits and self.floor_bytes <= allowed,
             remedies=() if fits else tuple(sorted(self._remedies(allowed), key=lambda remedy: not remedy.fits)),
+            graph_budget=None if self.calibration is None else allowed,
         )
+
+    def _device_bytes(self, device: Budget) -> int:
+        check_kind(device, self.calibration)
+        return device_bytes(device, self.needed_bytes - self.memory.reserve)
 
     def _remedies(self, allowed: int) -> Iterator[Remedy]:
         if self.floor_bytes <= allowed:
@@ -219,26 +205,16 @@ class Footprint(msgspec.Struct, frozen=True):
                 yield Remedy(f"{update} update with recomputation", floor, True, self._activations_left(allowed).strip(), at_least=True)
             else:
                 yield Remedy(f"{update} update", floor, False, "Even without any activation.")
-        tail = self.tail
-        if tail is not None and tail.needed_bytes > allowed:
-            chunks = next((2**k for k in range(1, 21) if tail.chunked_bytes(2**k) <= allowed), 2**20)
-            peak = tail.chunked_bytes(chunks)
-            note = f"The loss tail (op {tail.op!r}) then holds 1/{chunks} of its rows at a time; recompute the rest within the budget."
-            yield Remedy(f"Loss in {chunks} chunks", peak, peak <= allowed, note)
+        if self.tail is not None and self.tail.needed_bytes > allowed:
+            yield chunked_loss(self.tail, allowed)
         yield from self._smaller_batch(allowed)
 
     def _smaller_batch(self, allowed: int) -> Iterator[Remedy]:
         """What part of the batch fits as it is; the update does not depend on the batch."""
-        lasting = ("parameters", "gradients", "optimizer_state", "master_weights", "parameter_copies")
-        fixed = max(sum(self.worst.peak.components[name] for name in lasting), *self._update_bytes(), 0)
-        if fixed > allowed:
-            yield Remedy("Smaller batch", fixed, False, "What does not depend on the batch is too large.")
-        elif self.peak_bytes > fixed:
-            share = (allowed - fixed) / (self.peak_bytes - fixed)
-            yield Remedy("Smaller batch", allowed, True, f"About {share:.0%} of the batch would fit as it is.")
-
-    def _update_bytes(self) -> list[int]:
-        return [moment.peak_bytes for which in (self.first, self.later) for moment in which.phases if moment.phase == "update"]
+        moments = [moment for which in (self.first, self.later) for moment in which.phases]
+        steps = [(moment.peak_bytes, moment.peak_bytes - moment.batch_bytes) for moment in moments]
+        remedy = smaller_batch(steps, allowed)
+        yield from () if remedy is None else (remedy,)
 
     def _activations_left(self, allowed: int) -> str:
         """How far the activations at the end of the forward pass must shrink."""
@@ -271,6 +247,35 @@ def device_bytes(device: Budget, keep_all_peak_bytes: int = MAX_BYTES) -> int:
         raise UnitError(f"{error}; or a device: {', '.join(DEVICE_BYTES)}") from None
 
 
+def check_kind(device: Budget, calibration: Calibration | None) -> None:
+    """Refuse a named device where the host's memory was measured.
+
+    Raises:
+        PlannerError: that.
+    """
+    if calibration is not None and isinstance(device, str) and device.strip().lower() in DEVICE_BYTES:
+        calibration.check_device(device)
+
+
+def graph_bytes(budget: int, memory: MemoryModel, calibration: Calibration | None) -> int:
+    """The largest simulated peak that a budget in bytes has room for."""
+    room = budget - memory.reserve
+    return room if calibration is None else calibration.graph_bytes(room)
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Python's cyclic garbage collector stands still: to walk graphs, which have no cycles, again and again takes a quarter of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@_no_collections()
 def estimate(
     graph: GraphLike,
     *,
@@ -282,6 +287,7 @@ def estimate(
     lowering: bool = False,
     rule: str | None = None,
     memory: MemoryModel = MemoryModel(),
+    calibration: Calibration | str | os.PathLike[str] | None = None,
 ) -> Footprint:
     """Simulate the step that will run, and split what it holds by component and phase.
 
@@ -299,6 +305,8 @@ def estimate(
             backward; a 1x1 kernel needs none.
         rule: "cs231n": the rule of thumb too, see `rule_of_thumb`.
         memory: scope and alignment.
+        calibration: of a measured run, or its file: `needed_bytes`, `fits` and `advice` then go by memory as it was measured. What was
+            simulated stays as it is.
     Raises:
         GraphError: the graph, or one that an option cannot be applied to.
         PlannerError: an option.
@@ -310,19 +318,23 @@ def estimate(
     """
     if rule not in (None, "cs231n"):
         raise PlannerError(f"rule {rule!r} is not known; there is 'cs231n'")
+    if calibration is not None:
+        calibration = calibration if isinstance(calibration, Calibration) else load_calibration(calibration)
+        calibration.check(memory)
     options = StepOptions(optimizer, micro_batches, gradients, update, master_weights, lowering)
     program = _with_backward(graph, options)
     later, later_work = simulated(training_step(program, options), memory, "later")
     rewritten = training_step(program, options, first=True)
-    first = msgspec.structs.replace(later, name="first") if rewritten is later_work.graph else simulated(rewritten, memory, "first")[0]
-    bound = later_work.bound
-    floor, phase, op = _floor(bound, later_work, (first, later))
+    first, first_work = later, later_work
+    if rewritten is not later_work.graph:
+        first, first_work = simulated(rewritten, memory, "first")
+    floor, phase, op = floor_of([later_work, first_work])
     alternatives: dict[str, tuple[int, int]] = {}
     if update == "multi-tensor" and any(moment.phase == "update" for moment in later.phases):
         for other in ("per-tensor", "fused"):
             its = StepOptions(optimizer, micro_batches, gradients, other, master_weights, lowering)
             both = [simulated(training_step(program, its, first=start), memory, "") for start in (False, True)]
-            least = _floor(both[0][1].bound, both[0][1], [iteration for iteration, _ in both])[0]
+            least = floor_of([work for _, work in both])[0]
             alternatives[other] = (max(iteration.peak.peak_bytes for iteration, _ in both), least)
     found = later_work.graph
     parameters = [t for op_ in found.ops if op_.kind == "parameter" for t in op_.outputs]
@@ -339,25 +351,16 @@ def estimate(
         memory=memory,
         parameters=sum(math.prod(t.shape) for t in parameters if t.shape is not None),
         by_dtype=later_work.by_dtype(),
-        first=first,
+        first=msgspec.structs.replace(first, name="first"),
         later=later,
         floor_bytes=floor,
         floor_phase=phase,
         floor_op=op,
         alternatives=alternatives,
-        tail=later_work.tail(),
-        rule=_rule(program, optimizer, lowering=lowering) if rule else None,
+        tail=loss_tail(later_work),
+        rule=rule_for(program, optimizer, lowering=lowering) if rule else None,
+        calibration=calibration,
     )
-
-
-def _floor(bound: PeakBound, work: Simulated, iterations: Iterable[Iteration]) -> tuple[int, str, str | None]:
-    """What no recomputation goes below: the update, which waits for everything, or the largest working set."""
-    best: tuple[int, str, str | None] = (bound.nbytes, work.phase_of(bound.op), bound.op)
-    for iteration in iterations:
-        for moment in iteration.phases:
-            if moment.phase == "update" and moment.peak_bytes >= best[0]:
-                best = (moment.peak_bytes, "update", moment.op)
-    return best
 
 
 def _with_backward(graph: GraphLike, options: StepOptions) -> Graph:
@@ -393,17 +396,23 @@ def largest_batch(
     if nbytes != device_bytes(device, 2):
         raise UnitError(f'{device!r} of what? write the bytes, as "16GiB", or a device: {", ".join(DEVICE_BYTES)}')
     memory = options.get("memory", MemoryModel())
+    calibration = options.get("calibration")
+    if calibration is not None and not isinstance(calibration, Calibration):
+        calibration = options["calibration"] = load_calibration(calibration)
+    check_kind(device, calibration)
+    allowed = graph_bytes(nbytes, memory, calibration)
+    budget = allowed + memory.reserve
 
     def fits(batch: int) -> bool:
         graph = build(batch)
         found = estimate(graph, **options)
-        if found.peak_bytes + memory.reserve <= nbytes:
+        if found.peak_bytes <= allowed:
             return True
-        if overhead is None or found.floor_bytes + memory.reserve > nbytes:
+        if overhead is None or found.floor_bytes > allowed:
             return False
-        step = StepOptions(**{name: value for name, value in options.items() if name not in ("memory", "rule")})
+        step = StepOptions(**{name: value for name, value in options.items() if name not in ("memory", "rule", "calibration")})
         try:
-            plan = find_plan(training_step(_with_backward(graph, step), step), nbytes, strategy=strategy, allocator=None, memory=memory)
+            plan = find_plan(training_step(_with_backward(graph, step), step), budget, strategy=strategy, allocator=None, memory=memory)
         except InfeasibleBudget:
             return False
         return plan.report.overhead <= overhead
@@ -416,50 +425,3 @@ def largest_batch(
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
-
-
-def rule_of_thumb(
-    parameters: int, activations: int, *, batch: int = 1, inputs: int = 0, optimizer: str | None = "momentum", itemsize: int = 4
-) -> int:
-    """Bytes of training by the rule of the CS231n notes: parameters x factor + batch x (2 x activations + inputs), x itemsize.
-
-    Args:
-        parameters: elements.
-        activations: elements of one example: W * H * depth of each layer, outputs of fully connected ones; twice, for their gradients.
-        batch: examples.
-        inputs: elements of one example, if they are to be counted.
-        optimizer: None is inference (the parameters once, the activations once); sgd 2, momentum, Adagrad and RMSProp 3, Adam 4
-            copies. Some sources give 3 for Adam too, which has two states: 4.
-        itemsize: bytes of an element.
-
-    >>> round(rule_of_thumb(813_802, 56_586) / 2**20, 2), round(rule_of_thumb(813_802, 56_586, batch=128) / 2**20, 2)
-    (9.74, 64.57)
-    """
-    if optimizer is not None and optimizer not in OPTIMIZER_STATES:
-        raise PlannerError(f"unknown optimizer {optimizer!r}; known: {', '.join(OPTIMIZER_STATES)}")
-    factor = 1 if optimizer is None else 2 + len(OPTIMIZER_STATES[optimizer])
-    return itemsize * (parameters * factor + batch * ((1 if optimizer is None else 2) * activations + inputs))
-
-
-def _rule(graph: Graph, optimizer: str | None, *, lowering: bool) -> RuleOfThumb:
-    """The rule applied to a graph: outputs of convolutions, poolings and fully connected layers; of all forward ops without `op`."""
-    training = any(op.phase in ("backward", "update") for op in graph.ops)
-    parameters = sum(t.nbytes for op in graph.ops if op.kind == "parameter" for t in op.outputs)
-    inputs = sum(t.nbytes for op in graph.ops if op.kind == "input" for t in op.outputs)
-    activations = unfolded = 0
-    for op in graph.ops:
-        if op.resident or op.phase not in (None, "forward") or not op.outputs:
-            continue
-        if op.op is None:
-            activations += sum(t.nbytes for t in op.outputs if graph.storage_root[t.name] == t.name)
-        elif op.op in _RULE_OPS:
-            activations += op.outputs[0].nbytes
-            unfolded += im2col_bytes(graph, op) if lowering else 0
-    if optimizer is None:
-        targets = targets_of(graph)
-        states = max((len(target.states) for target in targets), default=0)
-        factor = 2 + states if training else 1
-    else:
-        factor = 2 + len(OPTIMIZER_STATES[optimizer])
-    total = factor * parameters + (2 if factor > 1 else 1) * activations + inputs + unfolded
-    return RuleOfThumb("cs231n", parameters, activations, inputs, factor, unfolded, total)

@@ -90,9 +90,11 @@ class Allocation(msgspec.Struct, frozen=True):
         resident_bytes: bytes of residents below the buffers (0 in scope "activations").
         arena_bytes: resident bytes + the highest end of a buffer.
         allocator: the name of the rule that placed them.
+        bound_bytes: proven: no arena of these buffers is smaller. 0: nothing is known beyond the peak.
     """
 
     buffers: tuple[Buffer, ...]
     resident_bytes: int
     arena_bytes: int
     allocator: str
+    bound_bytes: int = 0

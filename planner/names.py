@@ -1,4 +1,4 @@
-"""Names of strategies and allocators: which come with the package, and how one is found. Light, so that `--help` can list them."""
+"""Names: of strategies and allocators, and how one is found; of what a user's file holds. Light, so that `--help` can list them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 from planner.errors import PlannerError
 
 STRATEGIES: Final = ("auto", "chen-budget", "chen-sqrt", "recursive", "memonger")
-ALLOCATORS: Final = ("auto", "first-fit", "best-fit", "nnvm")
+ALLOCATORS: Final = ("auto", "first-fit", "best-fit", "exact", "nnvm")
 
 Named = TypeVar("Named")
 
@@ -38,6 +38,23 @@ def printable(text: str) -> str:
     'two\\nlines'
     """
     return "".join(char if char == " " or char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def scoped(name: str) -> tuple[str, ...]:
+    """The parts of a dotted or slashed name, outermost first.
+
+    As exporters write scopes: one that repeats the scope before it is said once, and of several names joined by ";" the first counts.
+
+    >>> scoped("stage1.block1.conv1"), scoped("/layer1/layer1.0/conv1/Conv")
+    (('stage1', 'block1', 'conv1'), ('layer1', '0', 'conv1', 'Conv'))
+    """
+    parts: list[str] = []
+    before = ""
+    for scope in (name.partition(";")[0] if "/" in name else name).split("/"):
+        own = scope.removeprefix(f"{before}.") if before else scope
+        parts += [part for part in own.split(".") if part]
+        before = scope
+    return tuple(parts) or (name,)
 
 
 def _name_of(function: Any) -> str:

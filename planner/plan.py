@@ -71,8 +71,8 @@ class Plan:
     def verify(self) -> Trace:
         """Replay the plan by the judge, and hold it to every number it claims.
 
-        Computed again: all figures of the plan and of keep-all, what is live at the peak, the budget from its text, and both lower
-        bounds. A registered allocator packs keep-all again; of any other, and of options that a callable carried, a file says
+        Computed again: all figures of the plan and of keep-all, what is live at the peak, the budget from its text, both lower
+        bounds, and that on the arena. A registered allocator packs keep-all again; of any other, and of options that a callable carried, a file says
         nothing: there keep-all's arena must only be possible. Built-in strategies prove no more than one run of each op (cost) and
         the largest working set (peak), so of these the bounds must be exactly that. Another strategy may claim a higher bound, up
         to its plan; it is repeated as a claim, and `optimal` may not rest on it. That the search was cut short, and the bytes of
@@ -100,6 +100,7 @@ class Plan:
             ("budget", report.budget, self.budget),
             ("peak", report.plan.peak_bytes, trace.peak_bytes),
             ("arena", report.plan.arena_bytes, arena_bytes),
+            ("arena lower bound", report.arena_lower_bound, 0 if self.allocation is None else self.allocation.bound_bytes),
             ("cost", report.plan.cost, trace.cost),
             ("keep-all peak", report.keep_all.peak_bytes, kept.peak_bytes),
             ("keep-all cost", report.keep_all.cost, kept.cost),
@@ -128,6 +129,7 @@ class Plan:
     def _verify_packing(self, keep_all: Schedule, kept: Trace) -> None:
         """That what was packed was packed by the allocator named, and keep-all as well."""
         from planner.packing import allocator_names, find_allocator
+        from planner.packing.fit import proves
 
         claimed = self.report.keep_all.arena_bytes
         if self.allocator is None or self.allocation is None:
@@ -150,6 +152,9 @@ class Plan:
                 raise VerificationError(f"the offsets say that {self.allocation.allocator!r} placed them, the plan {self.allocator!r}")
         else:
             least, most = kept.peak_bytes, None
+        bound = 0 if self.allocation is None else self.allocation.bound_bytes
+        if bound and not proves(self.graph, self.schedule, self.memory, bound):
+            raise VerificationError(f"the offsets say that no arena of theirs is below {bound} bytes; that cannot be proven again")
         if claimed < least or (most is not None and claimed > most):
             found = f"{least}" if least == most else f"at least {least}" if most is None else f"from {least} to {most}"
             raise VerificationError(f"the report says keep-all arena {claimed}, the replay finds {found}")

@@ -9,6 +9,7 @@ import msgspec
 
 from planner.graph import Graph
 from planner.memory import MemoryModel
+from planner.names import printable
 from planner.simulator import Trace
 from planner.units import format_bytes
 
@@ -48,6 +49,8 @@ class Report(msgspec.Struct, frozen=True):
         profile_bytes: the most bytes in each of up to 60 equal stretches of the schedule.
         optimal: what is proven, one of `PROOFS`, or None.
         cut_short: True if a time limit or Ctrl-C stopped the search.
+        peak_phase: the phase of `peak_op`, where it has one.
+        arena_lower_bound: bytes no arena of this schedule goes below, as proven by the allocator; 0 if it says nothing.
     """
 
     graph: str
@@ -72,6 +75,8 @@ class Report(msgspec.Struct, frozen=True):
     profile_bytes: tuple[int, ...]
     optimal: Optional[str] = None
     cut_short: bool = False
+    peak_phase: Optional[str] = None
+    arena_lower_bound: int = 0
 
     @property
     def overhead(self) -> float:
@@ -89,7 +94,7 @@ class Report(msgspec.Struct, frozen=True):
         return self.plan.arena_bytes + self.memory.reserve
 
     def __str__(self) -> str:
-        return "\n".join([self._title(), *self._table(), *self._notes()])
+        return "\n".join(map(printable, [self._title(), *self._table(), *self._notes()]))
 
     def _title(self) -> str:
         packed = f"allocator {self.allocator}" if self.allocator else "live bytes only"
@@ -118,6 +123,8 @@ class Report(msgspec.Struct, frozen=True):
             spare = format_bytes(self.budget - self.needed_bytes)
             asked = f"{self.budget} bytes" if self.budget_text == str(self.budget) else f"{self.budget_text} = {self.budget} bytes"
             notes.append(f"Fits {asked} ({self.memory.scope}), {spare} spare; arena {plan.arena_bytes} bytes")
+        if self.allocator is not None:
+            notes.append(self._packing())
         if self.extra_runs:
             times = f"; keep-all takes {keep_all.arena_bytes / plan.arena_bytes:.2f}x the memory" if plan.arena_bytes else ""
             notes.append(f"{self.recomputed_ops:,} ops run again: +{100 * self.overhead:.2f} % cost{times}")
@@ -133,9 +140,10 @@ class Report(msgspec.Struct, frozen=True):
             notes.append("Cut short by the time limit or Ctrl-C: more time may find a better plan")
         if self.peak_op is not None:
             live = plan.peak_bytes - self.resident_bytes - self.workspace_bytes
+            where = {"update": " (optimizer step)", "loss": " (loss)"}.get(self.peak_phase or "", "")
             notes.append(
-                f"Peak at step {self.peak_step + 1} of {self.steps}, op {self.peak_op}: residents {format_bytes(self.resident_bytes)},"
-                f" live {format_bytes(live)}, workspace {format_bytes(self.workspace_bytes)}"
+                f"Peak at step {self.peak_step + 1} of {self.steps}, op {self.peak_op}{where}:"
+                f" residents {format_bytes(self.resident_bytes)}, live {format_bytes(live)}, workspace {format_bytes(self.workspace_bytes)}"
             )
             notes.append(f"Memory {sparkline(self.profile_bytes)}")
         if self.live_at_peak:
@@ -143,6 +151,16 @@ class Report(msgspec.Struct, frozen=True):
             notes.append("Largest live at the peak")
             notes.extend(f"  {value.ljust(width)}  {format_bytes(nbytes):>11}  {fate}" for value, nbytes, fate in self.live_at_peak)
         return [f"  {note}" for note in notes]
+
+    def _packing(self) -> str:
+        """What is known of the arena of this schedule."""
+        arena, peak = self.plan.arena_bytes, self.plan.peak_bytes
+        if arena <= peak:
+            return "The arena is as large as the peak: no packing is smaller"
+        above = f"The arena is {arena - peak} bytes ({100 * (arena - peak) / max(peak, 1):.2g} %) above the peak"
+        if arena <= self.arena_lower_bound:
+            return f"{above}; proven: no packing of this schedule is smaller"
+        return f"{above}; no packing of this schedule goes below {max(peak, self.arena_lower_bound)} bytes"
 
 
 def proven(report: Report, *, cost_lower_bound: float, peak_lower_bound: int) -> bool:
@@ -166,6 +184,7 @@ def replayed(graph: Graph, trace: Trace) -> dict[str, Any]:
         "peak_step": trace.peak_step,
         "steps": len(trace.timeline_bytes),
         "peak_op": trace.peak_op,
+        "peak_phase": None if trace.peak_op is None else graph.op_named[trace.peak_op].phase,
         "resident_bytes": trace.resident_bytes,
         "workspace_bytes": trace.workspace_at_peak_bytes,
         "live_at_peak": tuple(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Iterable
 from typing import Optional
 
 import msgspec
@@ -95,12 +96,31 @@ class _Storage:
         self.start, self.end, self.resident = start, -1, resident
         self.names: set[str] = {value}
         self.newest = value
-        self.joined: dict[str, int] = {value: start}
-        self.left: dict[str, int] = {}
+        self.joined: dict[str, int] | None = None  # names beside the first, as few storages have one
+        self.left: dict[str, int] | None = None
+
+    def join(self, name: str, now: int) -> None:
+        """A further name."""
+        self.names.add(name)
+        if self.joined is None:
+            self.joined = {self.value: self.start}
+        if self.left is not None and self.left.pop(name, None) is not None:  # it was on it before
+            del self.joined[name]
+        self.joined[name] = now
+
+    def leave(self, name: str, now: int) -> None:
+        """A name goes; where it was the only one there ever was, nobody will ask when."""
+        self.names.discard(name)
+        if self.joined is not None:
+            self.left = self.left or {}
+            self.left[name] = now
 
     def name_at(self, step: int) -> str:
         """The newest name that is on it at a step; where only a copy of a live sibling is, the value that made it."""
-        names = [name for name, since in self.joined.items() if since <= step < self.left.get(name, step + 1)]
+        if self.joined is None:
+            return self.value
+        left = self.left or {}
+        names = [name for name, since in self.joined.items() if since <= step < left.get(name, step + 1)]
         return names[-1] if names else self.value
 
 
@@ -169,14 +189,27 @@ class _Replay:
         now, execution = len(self.timeline), self.runs.get(name, 0)
         self.order.append(name)
         self.runs[name] = execution + 1
+        fresh: Iterable[int] = range(len(op.outputs))
+        taken: Iterable[_Storage] = ()
+        if op.updates or op.view or op.inplace:
+            fresh, taken = self._share(op, execution, now, kept, freed)
+        copies_bytes = self._allocate(op, execution, now, fresh, kept)
+        if op.workspace:
+            self.workspaces.append((name, execution, op.workspace, now))
+        self.timeline.append(self.resident_bytes + self.live_bytes + copies_bytes + op.workspace)
+        self.costs.append(op.cost)
+        for storage in taken:
+            self._release_if_nameless(storage)
+
+    def _share(self, op: Op, execution: int, now: int, kept: set[int], freed: set[str]) -> tuple[list[int], Iterable[_Storage]]:
+        """Outputs put on storages of inputs; returns the outputs that need one of their own, and the storages that were taken."""
         inputs = [self.live[value] for value in op.reads]
         taken: dict[_Storage, None] = dict.fromkeys(inputs[i] for i, _ in op.updates)  # in order; a storage is equal to itself only
         for storage in taken:
-            for older in storage.names:
+            for older in tuple(storage.names):
                 del self.live[older]
-                self.overwritten[older] = name
-                storage.left[older] = now
-            storage.names = set()
+                self.overwritten[older] = op.name
+                storage.leave(older, now)
         placed = set(kept)
         aliases = [(i, o, True) for i, o in op.updates] + [(i, o, False) for i, o, _offset in op.view]
         for i, o, update in aliases:
@@ -206,16 +239,9 @@ class _Replay:
             self._join(output, storage, now)
             self.joined[output, execution] = op.reads[i]
             self.inplace.append((now, output, op.reads[i]))
-        fresh = [o for o in range(len(op.outputs)) if o not in aliased and (o in kept or o not in placed)]
-        copies_bytes = self._allocate(op, execution, now, fresh, kept)
-        if op.workspace:
-            self.workspaces.append((name, execution, op.workspace, now))
-        self.timeline.append(self.resident_bytes + self.live_bytes + copies_bytes + op.workspace)
-        self.costs.append(op.cost)
-        for storage in taken:
-            self._release_if_nameless(storage)
+        return [o for o in range(len(op.outputs)) if o not in aliased and (o in kept or o not in placed)], taken
 
-    def _allocate(self, op: Op, execution: int, now: int, fresh: list[int], kept: set[int]) -> int:
+    def _allocate(self, op: Op, execution: int, now: int, fresh: Iterable[int], kept: set[int]) -> int:
         """Storages of their own for these outputs; returns the bytes of those that exist for the step only."""
         copies_bytes = 0
         for o in fresh:
@@ -260,8 +286,7 @@ class _Replay:
         return kept
 
     def _join(self, value: str, storage: _Storage, now: int) -> None:
-        storage.names.add(value)
-        storage.joined[value] = now
+        storage.join(value, now)
         self.live[value] = storage
         self.overwritten.pop(value, None)
 
@@ -275,8 +300,7 @@ class _Replay:
         if storage.resident and storage.newest == value:
             raise ScheduleError(f"frees {value!r}, which is resident", step=index, value=value)
         del self.live[value]
-        storage.names.discard(value)
-        storage.left[value] = len(self.timeline)
+        storage.leave(value, len(self.timeline))
         self._release_if_nameless(storage)
 
     def _release_if_nameless(self, storage: _Storage) -> None:
@@ -331,8 +355,10 @@ def _check_allocation(replay: _Replay, allocation: Allocation, memory: MemoryMod
     for value, execution, workspace in needed:
         if (value, execution, workspace) not in found:
             raise VerificationError(f"{'workspace of ' if workspace else ''}{value!r}, execution {execution}, has no buffer")
-    _check_overlaps(allocation)
+    check_overlaps(allocation.buffers)
     arena_bytes = replay.resident_bytes + max((b.offset + b.nbytes for b in allocation.buffers), default=0)
+    if allocation.bound_bytes > arena_bytes:
+        raise VerificationError(f"the allocation says no arena is below {allocation.bound_bytes} bytes; its own takes {arena_bytes}")
     if allocation.resident_bytes != replay.resident_bytes or allocation.arena_bytes != arena_bytes:
         raise VerificationError(
             f"the allocation says {allocation.resident_bytes} resident and {allocation.arena_bytes} arena bytes;"
@@ -345,9 +371,13 @@ def _label(buffer: Buffer) -> str:
     return f"buffer of {'workspace of ' if buffer.workspace else ''}{buffer.value!r}, execution {buffer.execution}"
 
 
-def _check_overlaps(allocation: Allocation) -> None:
-    """Sweep over time with the live buffers sorted by offset: where none overlap, only neighbours can begin to. O(n log n)."""
-    births = sorted((b for b in allocation.buffers if b.nbytes and b.end > b.start), key=lambda b: b.start)
+def check_overlaps(buffers: Iterable[Buffer]) -> None:
+    """Sweep over time with the live buffers sorted by offset: where none overlap, only neighbours can begin to. O(n log n).
+
+    Raises:
+        VerificationError: names the first two that share a byte at a step.
+    """
+    births = sorted((b for b in buffers if b.nbytes and b.end > b.start), key=lambda b: b.start)
     deaths = sorted(births, key=lambda b: b.end)
     offsets: list[int] = []
     live: list[Buffer] = []

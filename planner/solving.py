@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import msgspec
 
 from planner.analysis.bounds import infeasible, peak_lower_bound
+from planner.analysis.components import Simulated
 from planner.analysis.liveness import evaluator_of
+from planner.analysis.shortfall import shortfall
 from planner.errors import InfeasibleBudget, ScheduleError, TimeLimit
 from planner.graph import Graph
 from planner.memory import Allocation, MemoryModel
@@ -108,8 +110,18 @@ class Work:
         if budget_bytes is None or least.arena_bytes <= allowed:
             return least
         minimum = least.arena_bytes + self.memory.reserve
-        live_fit = min(peaks) if min(peaks) <= allowed else None
-        raise infeasible(self.graph, self.memory, budget=budget_bytes, minimum=minimum, found_by=name, live_fit=live_fit)
+        reached = min(*peaks, least.trace.peak_bytes)
+        runs = [self._simulated(solution) for solution in (self.keep_all, least)]
+        packing_bytes = least.arena_bytes - least.trace.peak_bytes
+        raise infeasible(
+            self.graph, self.memory, budget=budget_bytes, minimum=minimum, found_by=name,
+            live_fit=reached if reached <= allowed else None,
+            shortfall=shortfall(*runs, allowed=allowed, reached_bytes=reached, packing_bytes=packing_bytes),
+        )  # fmt: skip
+
+    def _simulated(self, solution: Solution) -> Simulated:
+        evaluator = evaluator_of(self.graph, self.memory)
+        return Simulated(self.graph, self.memory, evaluator=evaluator, schedule=solution.proposal.schedule, trace=solution.trace)
 
     def report(self, strategy: str, solution: Solution, budget_bytes: int | None, budget_text: str) -> Report:
         """Everything a reader of the plan asks."""
@@ -139,5 +151,6 @@ class Work:
             memory=self.memory,
             optimal=optimal,
             cut_short=proposal.cut_short,
+            arena_lower_bound=0 if solution.allocation is None else solution.allocation.bound_bytes,
             **replayed(self.graph, trace),
         )

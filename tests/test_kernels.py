@@ -16,7 +16,9 @@ from strategies import digraphs, memory_models, op_sequences, schedules
 from planner import Graph, InfeasibleBudget, MemoryModel, Op, ScheduleError, Tensor, lower, optimize, simulate
 from planner.analysis.encode import encode
 from planner.analysis.liveness import Evaluator
-from planner.kernels import fit, replay, segments
+from planner.kernels import canonical, fit, replay, segments
+from planner.packing.intervals import Intervals, sections_of
+from planner.packing.restarts import turns
 from planner.schedule import Compute, Free, Schedule
 
 QUICK = settings(suppress_health_check=list(HealthCheck))
@@ -87,7 +89,7 @@ def intervals(draw: Callable) -> tuple[list[int], list[int], list[int], list[int
 def test_place_fills_the_same_holes_as_its_twin(buffers: Any, best: bool) -> None:
     order, nbytes, start, end, alignment = buffers
     offset = np.full(len(order), -1, dtype=np.int64)
-    top = fit.place(ints(order), ints(nbytes), ints(start), ints(end), alignment, best, offset)
+    top = fit.place(ints(order), ints(nbytes), ints([alignment] * len(order)), ints(start), ints(end), best, offset)
     assert (top, offset.tolist()) == place_twin(order, nbytes, start, end, alignment, best)
 
 
@@ -343,13 +345,16 @@ def test_every_kernel_is_compiled_for_one_signature() -> None:
     test_threshold_cuts_are_those_of_algorithm_3()
     test_recompute_runs_the_same_copies_in_the_same_order_as_its_twin()
     test_place_fills_the_same_holes_as_its_twin()
+    rows = [(3, 0, 2, 1, -1), (3, 1, 4, 1, -1), (2, 3, 5, 1, -1), (3, 4, 6, 1, -1), (2, 0, 6, 1, -1)]
+    core = sections_of(Intervals(*ints(rows).T.copy()))
+    assert next(turns(core, core.last, core.bound, 0))[0].run(1000) == canonical.PACKED
     kernels = {
         f"{module.__name__}.{name}": value
-        for module in (fit, replay, segments)
+        for module in (canonical, fit, replay, segments)
         for name, value in vars(module).items()
         if hasattr(value, "signatures")
     }
-    assert {name.rsplit(".", 1)[1] for name in kernels} >= {"place", "canonical_frees", "replay", "threshold_cuts", "recompute"}
+    assert {name.rsplit(".", 1)[1] for name in kernels} >= {"descend", "place", "canonical_frees", "replay", "threshold_cuts", "recompute"}
     assert {name: len(kernel.signatures) for name, kernel in kernels.items() if len(kernel.signatures) > 1} == {}
     public = [kernel for name, kernel in kernels.items() if not name.rsplit(".", 1)[1].startswith("_")]
     assert all(len(kernel.signatures) == 1 for kernel in public)

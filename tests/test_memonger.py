@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pytest
 
@@ -131,3 +132,30 @@ def test_a_graph_without_phases_is_left_alone() -> None:
     graph.add_node("a", nbytes=4)
     assert search_thresholds(lower(graph), evaluator_of(lower(graph), ACTIVATIONS)) == []
     assert memonger(Problem(lower(graph), None)).schedule.computes == ("a",)
+
+
+def test_a_program_that_updates_between_backward_ops_has_no_plan_that_runs_forward_ops_after_the_update() -> None:
+    """`large` reads w1, and so cannot run again once u1 has overwritten it: 20 of parameters, 100 and 1 are live while `used` runs."""
+    graph = nx.DiGraph()
+    graph.add_node("w1", nbytes=10, kind="parameter")
+    graph.add_node("w2", nbytes=10, kind="parameter")
+    graph.add_node("a", nbytes=1, phase="forward")
+    graph.add_node("large", nbytes=100, phase="forward")
+    for k in (1, 2):
+        graph.add_node(f"g{k}", nbytes=10, phase="backward", recomputable=False)
+        if k == 1:
+            graph.add_node("u1", nbytes=10, phase="update", updates=((0, 0),), recomputable=False)
+            graph.add_node("used", nbytes=1, phase="backward", output=True)
+    graph.add_node("u2", nbytes=10, phase="update", updates=((0, 0),), recomputable=False)
+    reads = (("a", "w1"), ("large", "w1"), ("g1", "a"), ("g2", "a"), ("u1", "w1", "g1"), ("used", "large"), ("u2", "w2", "g2"))
+    for reader, *read in reads:
+        for position, value in enumerate(read):
+            graph.add_edge(value, reader, at=(position,))
+    graph.add_edge("u1", "used", reads=(), at=())
+    for position, name in enumerate(("w1", "w2", "a", "large", "g1", "u1", "used", "g2", "u2")):
+        graph.nodes[name]["position"] = position
+    for strategy in ("memonger", "auto"):
+        with pytest.raises(InfeasibleBudget) as caught:
+            optimize(graph, 120, strategy=strategy)
+        assert caught.value.minimum is not None
+        assert caught.value.minimum >= caught.value.peak_lower_bound >= 121

@@ -271,7 +271,7 @@ def test_names_with_colons_cannot_collide_with_outputs(tmp_path: Path) -> None:
         (lambda: model(GEMM, initializers=[weights("w", 3, 4)]).SerializeToString()[:-7], "damaged or not an ONNX model"),
         (lambda: model(GEMM, initializers=[weights("w", 3, 4)]).SerializeToString().replace(b"fc", b"\xfc\xff"), "is damaged: the name"),
         (lambda: model([]), "damaged or not an ONNX model: it has no nodes"),
-        (lambda: model([helper.make_node("Einsum", ["x"], ["y"], name="e", equation="ij->ji")]), r"no rule for node 'e' \(Einsum\)"),
+        (lambda: model([helper.make_node("STFT", ["x"], ["y"], name="e")]), r"no rule for node 'e' \(STFT\)"),
         (lambda: model([helper.make_node("Relu", ["x"], ["y"], name="r", domain="acme")]), r"no rule for node 'r' \(acme.Relu\)"),
         (lambda: model([helper.make_node("Relu", ["gone"], ["y"], name="r")]), r"'r' \(Relu\) reads 'gone', which nothing"),
         (lambda: model([helper.make_node("Relu", ["x"], ["x"], name="r")]), r"'r' \(Relu\) makes 'x', which exists"),

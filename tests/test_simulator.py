@@ -250,6 +250,13 @@ def test_rule_4_what_is_live_at_the_peak_is_listed_largest_first() -> None:
     assert sum(nbytes for _, nbytes in run(graph, "a v -a b -v").live_at_peak) == 10
 
 
+def test_a_storage_is_called_by_its_newest_name_also_where_that_was_on_it_before() -> None:
+    views = [op(name, "a", nbytes=4, view=((0, 0, 0),)) for name in ("v", "w")]
+    graph = [op("a", nbytes=4), *views, op("b", "v", "w", nbytes=100, output=True)]
+    assert run(graph, "a v w b").live_at_peak == (("b", 100), ("w", 4))
+    assert run(graph, "a v w -v v b").live_at_peak == (("b", 100), ("v", 4))
+
+
 def test_rule_4_nothing_run_takes_the_residents() -> None:
     trace = run([op("x", nbytes=3, kind="input")], "")
     assert (trace.peak_bytes, trace.peak_step, trace.peak_op, trace.timeline_bytes, trace.cost) == (3, -1, None, (), 0.0)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from planner.analysis.encode import resident_bytes
+from planner.analysis.remedies import Shortfall
 from planner.errors import InfeasibleBudget
 from planner.graph import Graph, Op
 from planner.memory import MemoryModel
@@ -36,18 +38,24 @@ def peak_lower_bound(graph: Graph, memory: MemoryModel) -> PeakBound:
     >>> peak_lower_bound(graph, MemoryModel())
     PeakBound(nbytes=9, op='b', live=('a', 'b'))
     """
+    nbytes, name = max(working_sets(graph, memory), key=lambda pair: pair[0])
+    if name is None:
+        return PeakBound(nbytes, None, tuple(value for value in graph.outputs if not graph.on_resident(value)))
+    op = graph.op_named[name]
+    live = (*dict.fromkeys(op.reads), *(t.name for t in op.outputs))
+    return PeakBound(nbytes, name, tuple(value for value in live if not graph.on_resident(value)))
+
+
+def working_sets(graph: Graph, memory: MemoryModel) -> Iterator[tuple[int, str | None]]:
+    """(bytes, op) of every op, residents included in scope "total"; before them those of the end, without an op."""
     residents = resident_bytes(graph, memory)
     group = _storage_groups(graph)
     ends = tuple(name for name in graph.outputs if not graph.on_resident(name))
-    best = PeakBound(residents + _bytes_of(graph, memory, group, ends), None, ends)
+    yield residents + _bytes_of(graph, memory, group, ends), None
     for op in graph.ops:
-        if op.resident:
-            continue
-        inputs = tuple(dict.fromkeys(value for value in op.reads if not graph.on_resident(value)))
-        nbytes = _bytes_of(graph, memory, group, inputs) + _fresh_bytes(graph, memory, op) + op.workspace + residents
-        if nbytes > best.nbytes:
-            best = PeakBound(nbytes, op.name, (*inputs, *(t.name for t in op.outputs if not graph.on_resident(t.name))))
-    return best
+        if not op.resident:
+            inputs = tuple(value for value in op.reads if not graph.on_resident(value))
+            yield residents + _bytes_of(graph, memory, group, inputs) + _fresh_bytes(graph, memory, op) + op.workspace, op.name
 
 
 def _storage_groups(graph: Graph) -> dict[str, str]:
@@ -87,8 +95,9 @@ def _fresh_bytes(graph: Graph, memory: MemoryModel, op: Op) -> int:
 
 
 def infeasible(
-    graph: Graph, memory: MemoryModel, *, budget: int, minimum: int | None, found_by: str, live_fit: int | None = None
-) -> InfeasibleBudget:
+    graph: Graph, memory: MemoryModel, *, budget: int, minimum: int | None, found_by: str, live_fit: int | None = None,
+    shortfall: Shortfall | None = None,
+) -> InfeasibleBudget:  # fmt: skip
     """The error that says no plan fits, why, and what would.
 
     Args:
@@ -96,26 +105,45 @@ def infeasible(
         minimum: least arena + reserve reached, in bytes, or None.
         found_by: the strategy that reached it.
         live_fit: peak of a plan whose live bytes fit while its arena does not, or None.
+        shortfall: what recomputation cannot mend, and what would.
     """
     bound = peak_lower_bound(graph, memory)
     floor = bound.nbytes + memory.reserve
     proven = budget < floor
     scope = "" if memory.scope == "total" else f" in scope {memory.scope!r}"
-    parts = _breakdown(graph, memory, bound)
     what = "the outputs at the end need" if bound.op is None else f"op {bound.op!r} alone needs"
-    needs = f"{what} {format_bytes(floor)} ({parts})"
-    if proven:
-        message = f"no plan fits {_exactly(budget)}{scope}: {needs}."
+    needs = f"{what} {format_bytes(floor)} ({_breakdown(graph, memory, bound)})"
+    asked = f"{_exactly(budget)}{scope}"
+    if shortfall is not None and shortfall.phase is not None:
+        why = _alone(shortfall, memory, needs, same=shortfall.op == bound.op)
+        subject = "no plan" if proven else f"no plan of {found_by!r}"
+        message = f"{subject} fits {asked}: recomputation cannot help, for {why}."
+    elif proven:
+        message = f"no plan fits {asked}: {needs}."
     else:
-        message = f"no plan of {found_by!r} fits {_exactly(budget)}{scope}; no plan at all goes below {_exactly(floor)}: {needs}."
+        message = f"no plan of {found_by!r} fits {asked}; no plan at all goes below {_exactly(floor)}: {needs}."
     if live_fit is not None:
         message += f" Live bytes alone would fit ({live_fit} bytes): what misses is the packing of buffers into one arena."
+    message += "".join(f" {remedy.sentence}" for remedy in shortfall.remedies if remedy.fits) if shortfall is not None else ""
     if minimum is not None:
         least = f"Least that works: {format_bytes(minimum)} ({minimum} bytes, {found_by!r})"
-        message += f"\n{least}. Raise the budget to that, or make the batch smaller."
+        smaller = ", or make the batch smaller" if shortfall is None or shortfall.batch_helps else ""
+        message += f"\n{least}. Raise the budget to that{smaller}."
     return InfeasibleBudget(
-        message, budget=budget, minimum=minimum, peak_lower_bound=floor, proven=proven, binding_op=bound.op, live=bound.live
-    )
+        message, budget=budget, minimum=minimum, peak_lower_bound=floor, proven=proven, binding_op=bound.op, live=bound.live,
+        phase=None if shortfall is None else shortfall.phase, remedies=() if shortfall is None else shortfall.remedies,
+    )  # fmt: skip
+
+
+def _alone(shortfall: Shortfall, memory: MemoryModel, needs: str, *, same: bool) -> str:
+    """The optimizer step or the loss tail, and what it needs."""
+    what = {"update": "the optimizer step", "loss": "the loss tail"}[shortfall.phase or ""]
+    if same and not shortfall.parts:
+        return f"{what} is too large: {needs}"
+    parts = [*shortfall.parts, *([("reserve", memory.reserve)] if memory.reserve else [])]
+    shown = ", ".join(f"{name.replace('_', ' ')} {format_bytes(nbytes)}" for name, nbytes in parts)
+    nbytes = shortfall.nbytes + memory.reserve
+    return f"{what} (op {shortfall.op!r}) alone needs {format_bytes(nbytes)} ({nbytes} bytes{f': {shown}' if shown else ''})"
 
 
 def _exactly(nbytes: int) -> str:

@@ -100,6 +100,9 @@ def encode(graph: Graph, memory: MemoryModel) -> Encoded:
             alias[value_index[op.outputs[o].name]] = i
             is_update[value_index[op.outputs[o].name]] = True
     tensors = list(graph.tensors.values())
+    producer = _ints([op_index[op.name] for op in graph.producer.values()])
+    root = _ints([value_index[name] for name in graph.storage_root.values()])
+    resident = _flags([op.resident for op in graph.ops])
     rounded = [memory.round_up(t.nbytes) for t in tensors]
     if sum(rounded) + sum(op.workspace for op in graph.ops) > MAX_BYTES:
         raise GraphError(f"sizes rounded up to {memory.alignment} bytes add up to more than 2**62")
@@ -109,14 +112,14 @@ def encode(graph: Graph, memory: MemoryModel) -> Encoded:
         read_value=_ints(value_index[value] for op in graph.ops for value in op.reads),
         after_ptr=_pointers(len(op.after) for op in graph.ops),
         after_op=_ints(op_index[name] for op in graph.ops for name in op.after),
-        producer=_ints(op_index[graph.producer[name].name] for name in graph.tensors),
+        producer=producer,
         raw_bytes=_ints(t.nbytes for t in tensors),
         storage_bytes=_ints(rounded),
         alias=_ints(alias),
         is_update=_flags(is_update),
         is_output=_flags(t.output for t in tensors),
-        never_freed=_flags(graph.carries_resident(t.name) for t in tensors),
-        root=_ints(value_index[graph.storage_root[t.name]] for t in tensors),
+        never_freed=resident[producer[root]] & (resident[producer] | _flags(is_update)),
+        root=root,
         pair_ptr=_pointers(len(op.inplace) for op in graph.ops),
         pair_in=_ints(pair[0] for pair in pairs),
         pair_out=_ints(pair[1] for pair in pairs),
@@ -124,7 +127,7 @@ def encode(graph: Graph, memory: MemoryModel) -> Encoded:
         cost=np.array([op.cost for op in graph.ops], dtype=np.float64),
         workspace=_ints(op.workspace for op in graph.ops),
         recomputable=_flags(op.recomputable for op in graph.ops),
-        resident=_flags(op.resident for op in graph.ops),
+        resident=resident,
         phase=_ints(PHASES.index(op.phase) for op in graph.ops),
         resident_bytes=_ints([resident_bytes(graph, memory)]),
     )

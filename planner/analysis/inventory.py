@@ -8,6 +8,7 @@ import msgspec
 
 from planner.analysis.bounds import peak_lower_bound
 from planner.analysis.liveness import evaluator_of
+from planner.analysis.modules import saved_readers
 from planner.graph import Graph
 from planner.memory import MemoryModel
 from planner.simulator import simulate
@@ -75,7 +76,7 @@ def take_inventory(graph: Graph, memory: MemoryModel, *, top: int = 10, source: 
     >>> take_inventory(graph, MemoryModel()).residents
     (Group(name='parameter', count=1, nbytes=8, saved_bytes=0, cost=0.0),)
     """
-    saved = _saved_roots(graph)
+    saved = saved_readers(graph)
     groups: dict[str, dict[str, list[float]]] = {"residents": {}, "phases": {}, "operators": {}}
     storages: list[tuple[str, int]] = []
     for op in graph.ops:
@@ -110,16 +111,3 @@ def take_inventory(graph: Graph, memory: MemoryModel, *, top: int = 10, source: 
         dead=graph.dead,
         source=source or {},
     )
-
-
-def _saved_roots(graph: Graph) -> set[str]:
-    """Storages made in the forward pass that a backward op reads, residents apart."""
-    saved: set[str] = set()
-    for op in graph.ops:
-        if op.phase != "backward":
-            continue
-        for value in op.reads:
-            maker = graph.producer[graph.storage_root[value]]
-            if maker.phase in ("forward", "loss") and not maker.resident:
-                saved.add(graph.storage_root[value])
-    return saved

@@ -10,56 +10,163 @@ from planner.kernels import kernel
 
 
 @kernel
-def place(order: Any, nbytes: Any, start: Any, end: Any, alignment: int, best: bool, offset: Any) -> int:
+def _insert(node: int, low: int, high: int, head: Any, pool: Any, state: Any) -> None:
+    """Add the addresses [low, high) to a node's sorted list of disjoint ranges; those that touch become one.
+
+    Args:
+        head [nodes]: first range of each list, or -1.
+        pool [ranges, 3]: low, high and the next range or -1; grown by the caller, which leaves at least one row free.
+        state [2]: rows ever used, and the first of those given back (a list of its own), or -1.
+    """
+    before = -1
+    here = head[node]
+    while here >= 0 and pool[here, 1] < low:
+        before = here
+        here = pool[here, 2]
+    if here >= 0 and pool[here, 0] <= high:
+        pool[here, 0] = min(pool[here, 0], low)
+        pool[here, 1] = max(pool[here, 1], high)
+        after = pool[here, 2]
+        while after >= 0 and pool[after, 0] <= pool[here, 1]:
+            pool[here, 1] = max(pool[here, 1], pool[after, 1])
+            following = pool[after, 2]
+            pool[after, 2] = state[1]
+            state[1] = after
+            after = following
+        pool[here, 2] = after
+        return
+    if state[1] >= 0:
+        row = state[1]
+        state[1] = pool[row, 2]
+    else:
+        row = state[0]
+        state[0] += 1
+    pool[row, 0] = low
+    pool[row, 1] = high
+    pool[row, 2] = here
+    if before < 0:
+        head[node] = row
+    else:
+        pool[before, 2] = row
+
+
+@kernel
+def place(order: Any, size: Any, alignment: Any, first: Any, last: Any, best: bool, offset: Any) -> int:
     """Put each buffer in the first gap that holds it (`best`: the smallest) among those placed before and live at the same time.
+
+    The taken addresses are kept in a segment tree over sections: a node has those of the buffers that cover it, and those of all
+    that touch it, as disjoint ranges. Well packed buffers leave few ranges, so placement is near linear where packing goes well.
 
     Args:
         order [n]: buffers, in the order they are placed.
-        nbytes [n], start [n], end [n]: bytes, and steps, half-open.
-        alignment: offsets are multiples of it.
-        offset [n]: result.
+        size [n], alignment [n]: in one unit; offsets are multiples of the buffer's alignment.
+        first [n], last [n]: sections, half-open.
+        offset [n]: result; what is not negative on entry stays, and should come first in `order`.
     Returns:
         the highest end.
     """
     n = order.shape[0]
-    # Those placed, by offset, as rows of their own: the scan below is the whole cost, and reads them in sequence.
-    low = np.empty(n, np.int64)
-    high = np.empty(n, np.int64)
-    birth = np.empty(n, np.int64)
-    death = np.empty(n, np.int64)
-    count = 0
+    leaves = 1
+    for k in range(n):
+        while leaves < last[order[k]]:
+            leaves *= 2
+    # Lists of the ranges taken throughout a node, then of those taken anywhere in it.
+    head = np.full(4 * leaves, -1, np.int64)
+    pool = np.empty((4 * n + 256, 3), np.int64)
+    state = np.array([0, -1])
+    lists = np.empty(256, np.int64)
+    canonical = np.empty(128, np.int64)
+    partial = np.empty(128, np.int64)
     top = 0
     for k in range(n):
         buffer = order[k]
-        size = nbytes[buffer]
-        if size == 0:
-            offset[buffer] = 0
+        need = size[buffer]
+        if need == 0 or last[buffer] <= first[buffer]:
+            offset[buffer] = max(offset[buffer], 0)
             continue
-        born = start[buffer]
-        dies = end[buffer]
-        cursor = 0
-        chosen = -1
-        chosen_gap = 0
-        for p in range(count):
-            if birth[p] >= dies or born >= death[p]:
-                continue
-            gap = low[p] - cursor
-            if gap >= size and (chosen < 0 or gap < chosen_gap):
-                chosen = cursor
-                chosen_gap = gap
-                if not best:
+        # Nodes within the lifetime, the largest such, and those that reach beyond it: ancestors of the first and last leaf.
+        whole = 0
+        left = first[buffer] + leaves
+        right = last[buffer] + leaves
+        while left < right:
+            if left & 1:
+                canonical[whole] = left
+                whole += 1
+                left += 1
+            if right & 1:
+                right -= 1
+                canonical[whole] = right
+                whole += 1
+            left >>= 1
+            right >>= 1
+        parts = 0
+        left = first[buffer] + leaves
+        right = last[buffer] - 1 + leaves
+        span = 1
+        while left >= 1:
+            if (left - leaves // span) * span < first[buffer] or (left - leaves // span + 1) * span > last[buffer]:
+                partial[parts] = left
+                parts += 1
+            if right != left and (right - leaves // span + 1) * span > last[buffer]:
+                partial[parts] = right
+                parts += 1
+            left >>= 1
+            right >>= 1
+            span *= 2
+        if offset[buffer] < 0:
+            count = 0
+            for p in range(parts):
+                if head[partial[p]] >= 0:
+                    lists[count] = head[partial[p]]
+                    count += 1
+            for p in range(whole):
+                if head[2 * leaves + canonical[p]] >= 0:
+                    lists[count] = head[2 * leaves + canonical[p]]
+                    count += 1
+            align = alignment[buffer]
+            chosen = -1
+            chosen_gap = 0
+            cursor = 0
+            while count > 0:
+                # Rise above every range that begins too early, until no list has one; `best` looks at every gap.
+                moved = True
+                while moved:
+                    moved = False
+                    p = 0
+                    while p < count:
+                        here = lists[p]
+                        while here >= 0 and pool[here, 1] <= cursor:
+                            here = pool[here, 2]
+                        while here >= 0 and pool[here, 0] < cursor + need:
+                            cursor = max(cursor, (pool[here, 1] + align - 1) // align * align)
+                            here = pool[here, 2]
+                            moved = True
+                        if here < 0:
+                            count -= 1
+                            lists[p] = lists[count]
+                        else:
+                            lists[p] = here
+                            p += 1
+                if count == 0 or not best:
                     break
-            cursor = max(cursor, high[p])
-        if chosen < 0:
-            chosen = cursor
-        offset[buffer] = chosen
-        top = max(top, chosen + size)
-        at = np.searchsorted(low[:count], chosen, side="right")
-        for row in (low, high, birth, death):
-            row[at + 1 : count + 1] = row[at:count].copy()
-        low[at] = chosen
-        high[at] = (chosen + size + alignment - 1) // alignment * alignment
-        birth[at] = born
-        death[at] = dies
-        count += 1
+                ceiling = pool[lists[0], 0]
+                for p in range(1, count):
+                    ceiling = min(ceiling, pool[lists[p], 0])
+                if chosen < 0 or ceiling - cursor < chosen_gap:
+                    chosen = cursor
+                    chosen_gap = ceiling - cursor
+                cursor = (ceiling + align - 1) // align * align
+            offset[buffer] = cursor if chosen < 0 else chosen
+        low = offset[buffer]
+        high = low + need
+        top = max(top, high)
+        if state[0] + 2 * whole + parts > pool.shape[0]:
+            larger = np.empty((2 * pool.shape[0], 3), np.int64)
+            larger[: pool.shape[0]] = pool
+            pool = larger
+        for p in range(whole):
+            _insert(canonical[p], low, high, head, pool, state)
+            _insert(2 * leaves + canonical[p], low, high, head, pool, state)
+        for p in range(parts):
+            _insert(2 * leaves + partial[p], low, high, head, pool, state)
     return top

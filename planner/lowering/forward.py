@@ -13,7 +13,7 @@ from planner.errors import GraphError
 from planner.graph import Op, Tensor
 from planner.lowering.assembly import Value
 from planner.lowering.devices import Device, device, roofline_seconds
-from planner.lowering.operators import OPERATORS, Gradient, Operator, Ref, is_float, operator
+from planner.lowering.operators import Gradient, Operator, Ref, find_row, is_float, operator
 from planner.lowering.schema import lower
 
 # Under `saves` the refs belong to the one backward op, so that input by input there is nothing to say.
@@ -42,18 +42,20 @@ class Rule:
         return self.row.gradient(position)
 
     def flows_from(self, output: int) -> bool:
-        """True if a gradient of this output is accounted for: rows of the table cover output 0."""
-        return self.saves is not None or self.row is None or output == 0
+        """True if a gradient of this output is accounted for: most rows of the table cover output 0."""
+        return self.saves is not None or self.row is None or self.row.flows is None or output in self.row.flows
 
     def saved(self, op: Op, positions: list[int]) -> list[str]:
         """Values the backward of `op` reads to make the gradients of these inputs, each once."""
         refs = self.saves
         if refs is None:
-            refs = tuple(ref for i in positions for ref in getattr(self.gradient(i), "reads", ()))
+            refs = tuple(ref for i in positions if (gradient := self.gradient(i)) is not None for ref in gradient.refs(i))
         found: dict[str, None] = {}
         for side, k in refs:
             values = op.reads if side == "in" else tuple(tensor.name for tensor in op.outputs)
             if k >= len(values):
+                if self.saves is None and self.row is not None and self.row.lacks((side, k)):
+                    continue
                 raise GraphError(f"node {op.name!r}: its backward reads {side}put {k}, but it has {len(values)} {side}puts")
             found[values[k]] = None
         return list(found)
@@ -71,6 +73,8 @@ class Rule:
         by_position = any(side == "in" for side, _ in self.saves) if self.saves is not None else True
         if by_position and not self.ordered:
             raise GraphError(f"node {op.name!r} has {len(op.reads)} reads: its in-edges need `at`, the input positions")
+        if self.saves is None and self.row is not None and self.row.inputs is not None and len(op.reads) > self.row.inputs:
+            raise GraphError(f"node {op.name!r}: the rule of {op.op!r} is for at most {self.row.inputs} inputs; give saves=")
         for k in outputs:
             if not self.flows_from(k):
                 raise GraphError(
@@ -118,7 +122,7 @@ class Forward:
         saves = self.given(op).get("saves")
         if saves is not None:
             return Rule(None, _refs(op, saves), ordered)
-        row = OPERATORS.get(op.op or "")
+        row = find_row(op.op)
         if row is None or len(op.outputs) > row.outputs:
             return Rule(None, None, ordered)
         return Rule(operator(op.op or "", node=op.name, outputs=len(op.outputs)), None, ordered)

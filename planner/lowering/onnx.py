@@ -14,9 +14,10 @@ from planner.lowering.assembly import Assembly, Value
 from planner.lowering.devices import device as device_named
 from planner.lowering.differentiate import check_optimizer, differentiate
 from planner.lowering.onnx_file import Sizes, infer_sizes, read_model, real_inputs
-from planner.lowering.onnx_layout import Layout, node_name, params_of, title
+from planner.lowering.onnx_layout import Layout, module_of, node_name, params_of, title
+from planner.lowering.onnx_operators import ONNX_OPERATORS
 from planner.lowering.onnx_training import Step
-from planner.lowering.operators import TensorType, is_float
+from planner.lowering.operators import TensorType, is_float, sizes_of
 
 
 def from_onnx(
@@ -32,7 +33,8 @@ def from_onnx(
 
     What only touches constants is folded into parameters, shape arguments are no tensors, what no output needs is pruned. In
     training, batch normalization uses batch statistics and updates the running ones, dropout draws a mask that can be drawn again
-    from a saved generator state, and max pooling keeps indices; a generic loss reads the outputs.
+    from a saved generator state, max pooling keeps indices, and a recurrent layer the gates of each step; a generic loss reads the
+    outputs.
 
     A file that holds its own backward pass is read as the step it is: see `onnx_training`. No optimizer is added to it then.
 
@@ -157,25 +159,36 @@ class _Importer:
         name = self._free_name(node_name(node))
         live = [k for k, output in enumerate(node.output) if output in self.layout.needed]
         made = 1 + max(live)
+        module = {"module": scope} if (scope := module_of(node)) else {}
         if node.op_type == "BatchNormalization" and self.training and all(x in self.layout.constants for x in names[3:5]):
-            self.draft.batch_norm(name, reads[0], reads[1], reads[2], (reads[3], reads[4]))
+            self.draft.batch_norm(name, reads[0], reads[1], reads[2], (reads[3], reads[4]), **module)
         elif node.op_type == "Dropout" and self.training:
-            self.draft.dropout(name, reads[0])
+            self.draft.dropout(name, reads[0], **module)
         else:
-            outputs = [self._size(output, f"node {title(node)}") for output in node.output[:made]]
-            if node.op_type == "MaxPool" and self.training and made == 1:
-                outputs.append(TensorType(outputs[0].shape, "int64"))
+            types = [self._size(x, f"node {title(node)}") for x in names]
+            outputs = self._outputs(node, types, made)
             if node.op_type in ("BatchNormalization", "Dropout") and made > 1:
                 raise GraphError(f"node {title(node)}: output {made - 1} is read, which no rule covers in inference")
-            types = [self._size(x, f"node {title(node)}") for x in names]
-            further: dict[str, Any] = {"saves": ()} if node.op_type == "Split" else {}
-            self.draft.apply(name, node.op_type, reads, outputs, types=types, params=params_of(node), **further)
+            if ONNX_OPERATORS[node.op_type].state is not None and node.op_type != "Dropout":
+                reads.append(self.draft.generator_state(self._free_name(f"{name}.rng"), **module))
+                types.append(self.draft.types[reads[-1]])
+            self.draft.apply(name, node.op_type, reads, outputs, types=types, params=params_of(node), **module)
         count = len(self.draft.graph.nodes[name]["nbytes"]) if isinstance(self.draft.graph.nodes[name]["nbytes"], tuple) else 1
         for k, output in enumerate(node.output):
             if k in live and k < count and not (node.op_type == "BatchNormalization" and k):
                 self.values[output] = Value(name, k)
             elif output and k:
                 self.pruned.append(output)
+
+    def _outputs(self, node: Any, types: list[TensorType], made: int) -> list[TensorType]:
+        """Types of the outputs up to the last live one; in training, of what the backward reads too."""
+        if node.op_type in ("LSTM", "GRU", "RNN"):  # outputs between may have no name, and training keeps the gates of each step
+            count = {"LSTM": 4, "GRU": 3, "RNN": 2}[node.op_type] if self.training else made
+            return list(sizes_of(node.op_type, node=title(node), inputs=types, outputs=count, params=params_of(node))[:count])
+        outputs = [self._size(output, f"node {title(node)}") for output in node.output[:made]]
+        if node.op_type in ("MaxPool", "TopK") and self.training and made == 1:
+            outputs.append(TensorType(outputs[0].shape, "int64"))
+        return outputs
 
     def _write_outputs(self) -> None:
         """Make the file's outputs outputs; in training, values that the loss can read because nothing else reads them."""

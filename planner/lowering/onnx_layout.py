@@ -5,13 +5,19 @@ from __future__ import annotations
 from typing import Any, Final, final
 
 from planner.errors import GraphError
+from planner.lowering.onnx_operators import ONNX_OPERATORS, REFUSED
 from planner.lowering.onnx_shapes import TRAINING_OPS, is_training_step
-from planner.lowering.operators import OPERATORS
+from planner.names import scoped
 
 _CONSTANT_OPS: Final = ("Constant", "ConstantOfShape")
 _DRAWS: Final = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
 _SHAPE_OPS: Final = ("Shape", "Size")
-_PARAMS: Final = ("kernel_shape", "transA", "transB", "size")
+_PARAMS: Final = ("kernel_shape", "transA", "transB", "size", "axis", "equation", "layout", "q_num_heads", "kv_num_heads")
+# Values of an attribute under which an op's backward reads more than its row says.
+_ROWS_FOR: Final = {
+    "Scatter": ("reduction", ("none", "add")), "ScatterElements": ("reduction", ("none", "add")),
+    "ScatterND": ("reduction", ("none", "add")), "RoiAlign": ("mode", ("avg",)),
+}  # fmt: skip
 
 
 @final
@@ -46,7 +52,7 @@ class Layout:
             folds = inputs and all(name in constants for name in inputs) and not _is_nested(node) and node.op_type not in _DRAWS
             if folds or node.op_type in _CONSTANT_OPS:
                 constants.update(node.output)
-                row = OPERATORS.get(op_type(node))
+                row = ONNX_OPERATORS.get(op_type(node))
                 if folds and row is not None and row.view:
                     self.aliases[node.output[0]] = self.aliases.get(inputs[0], inputs[0])
         for name in self.outputs:
@@ -69,7 +75,7 @@ class Layout:
 
         The backward pass of a training step keeps shapes as values; there only constants are arguments.
         """
-        row = OPERATORS.get(op_type(node))
+        row = ONNX_OPERATORS.get(op_type(node))
         static = row.static if row is not None else ()
         return [name for i, name in enumerate(node.input) if name and (i not in static or (self.is_step and name not in self.constants))]
 
@@ -92,9 +98,13 @@ class Layout:
             GraphError: names the node and its op type.
         """
         for node in (node for node in self.nodes if self.is_live(node)):
-            if op_type(node) not in OPERATORS:
+            if op_type(node) not in ONNX_OPERATORS:
                 raise GraphError(f"no rule for node {title(node)}{_reason(node)}")
-            if any(not name for name in node.input[: len(self.reads(node))]):
+            if (wrong := _wrong_form(node)) is not None:
+                raise GraphError(f"no rule for node {title(node)} with {wrong}; export it without")
+            read = self.reads(node)
+            static = ONNX_OPERATORS[op_type(node)].static
+            if any(not name for name in [name for i, name in enumerate(node.input) if i not in static][: len(read)]):
                 raise GraphError(f"node {title(node)} omits an input before one it has; no rule covers that")
         for node in self.nodes:  # inference reads the inputs of dead ones too
             if len(node.input) < (least := self._least_inputs(node)):
@@ -128,6 +138,14 @@ def node_name(node: Any) -> str:
     return str(node.name or node.output[0])
 
 
+def module_of(node: Any) -> str | None:
+    """The module whose scope an exporter wrote before the node's name; of a gradient node of onnxruntime's, its forward node."""
+    name = node_name(node).replace(":", "_")  # as nodes of the DAG are named
+    forward, gradient, _ = name.partition("_Grad/")
+    parts = scoped(forward) if gradient else scoped(name)[:-1] if "/" in name else ()
+    return ".".join(parts) or None
+
+
 def title(node: Any) -> str:
     """Name and op type, for errors."""
     return f"{node_name(node)!r} ({op_type(node)})"
@@ -137,9 +155,20 @@ def _is_nested(node: Any) -> bool:
     return any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
 
 
+def _wrong_form(node: Any) -> str | None:
+    """The attribute and its value under which the row of an op is not true."""
+    name, values = _ROWS_FOR.get(node.op_type, ("", ()))
+    for attribute in node.attribute:
+        if attribute.name == name and attribute.s.decode(errors="replace") not in values:
+            return f"{name}={attribute.s.decode(errors='replace')!r}"
+    return None
+
+
 def _reason(node: Any) -> str:
     if _is_nested(node):
-        return ": which of its subgraphs runs, and how often, depends on what is fed; export the branch you run"
+        return f": {REFUSED['If']}"
+    if op_type(node) in REFUSED:
+        return f": {REFUSED[op_type(node)]}"
     if node.domain not in ("", "ai.onnx"):
         return f": domain {node.domain!r} is none of ONNX's, so neither its sizes nor what its backward reads are known"
     return "; a graph built by hand can say what the backward reads, as saves="

@@ -154,7 +154,7 @@ def shape_values(model: Any, types: Mapping[str, TensorType | None]) -> list[Any
     for node in model.graph.node:
         if node.op_type in ("Shape", "Size") and (size := types.get(node.input[0])) is not None:
             chosen.append(_known_shape(node, size))
-        elif node.op_type in _ARITHMETIC and node.input and all(not name or name in known for name in node.input):
+        elif (node.op_type in _ARITHMETIC or _is_small_fill(node, types)) and node.input and known.issuperset(filter(None, node.input)):
             chosen.append(node)
         elif node.op_type == "Constant" and (size := types.get(node.output[0])) is not None and size.elements <= _MOST_ELEMENTS:
             chosen.append(node)
@@ -175,6 +175,12 @@ def shape_values(model: Any, types: Mapping[str, TensorType | None]) -> list[Any
     except Exception:  # whatever a damaged file makes of it; what stays untyped is refused by name later
         return []
     return [numpy_helper.from_array(value, name) for name, value in zip(found, values, strict=True) if value.size <= _MOST_ELEMENTS]
+
+
+def _is_small_fill(node: Any, types: Mapping[str, TensorType | None]) -> bool:
+    """True for a ConstantOfShape whose size is known, such as the zeros that exporters put before the padding they were given."""
+    size = types.get(node.output[0]) if node.op_type == "ConstantOfShape" else None
+    return size is not None and size.elements <= _MOST_ELEMENTS
 
 
 def _known_shape(node: Any, size: TensorType) -> Any:

@@ -15,7 +15,7 @@ import networkx as nx
 from planner.errors import GraphError
 from planner.lowering.assembly import Assembly, Value
 from planner.lowering.onnx_file import Sizes, real_inputs
-from planner.lowering.onnx_layout import Layout, node_name, params_of, title
+from planner.lowering.onnx_layout import Layout, module_of, node_name, params_of, title
 from planner.lowering.onnx_shapes import ACCUMULATOR, held_inputs, is_gradient
 from planner.lowering.operators import TensorType, is_float
 
@@ -98,21 +98,23 @@ class Step:
         reads = [self._read(name, node) for name in self.layout.reads(node)]
         outputs = [self._size(name, f"node {title(node)}") for name in made]
         name = self._free_name(node_name(node))
+        module = {"module": scope} if (scope := module_of(node)) else {}
         if node.op_type == "Dropout":
-            self.draft.dropout(name, reads[0], phase=phase)
+            self.draft.dropout(name, reads[0], phase=phase, **module)
         elif node.op_type == ACCUMULATOR:
             self._accumulate(name, reads, outputs, phase)
         else:
-            further: dict[str, Any] = {"cost": 0.0} if node.op_type == "Shape" else {}  # it reads no element
+            further: dict[str, Any] = {"cost": 0.0, **module} if node.op_type == "Shape" else module  # it reads no element
             self.draft.apply(name, node.op_type, reads, outputs, params=params_of(node), phase=phase, **further)
         for k, output in enumerate(made):
             self.values[output] = Value(name, k)
 
     def _accumulate(self, name: str, reads: list[Value], flag: list[TensorType], phase: str) -> None:
-        """Add a gradient to its buffer in place; the file's own output is a flag that it was done."""
+        """Add a gradient to its buffer in place, in the module that made it; the file's own output is a flag that it was done."""
+        module = self.draft.graph.nodes[reads[1].node].get("module")
         buffer = self.draft.types[reads[0]]
         self.draft.apply(
-            name, ACCUMULATOR, reads, [*flag[:1], buffer], phase=phase, updates=((0, len(flag[:1])),), recomputable=False
+            name, ACCUMULATOR, reads, [*flag[:1], buffer], phase=phase, updates=((0, len(flag[:1])),), recomputable=False, module=module,
         )  # fmt: skip
 
     def _source(self) -> dict[str, Any]:

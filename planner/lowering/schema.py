@@ -39,6 +39,11 @@ def _ints(value: Any) -> tuple[int, ...] | None:
     """A list or tuple of ints >= 0 as plain ints, or None."""
     if not isinstance(value, (list, tuple)):
         return None
+    for item in value:
+        if type(item) is not int or item < 0:
+            break
+    else:  # plain already, as nearly always
+        return tuple(value)
     ints = tuple(size for size in map(as_int, value) if size is not None and size >= 0)
     return ints if len(ints) == len(value) else None
 
@@ -69,6 +74,8 @@ def _flag(value: Any) -> bool:
 
 def _plain(text: str) -> str:
     """A string of any subclass as a `str` that can be written to a file."""
+    if type(text) is str and text.isascii():
+        return text
     plain = str.__str__(text)
     try:
         plain.encode()
@@ -78,7 +85,11 @@ def _plain(text: str) -> str:
 
 
 def _one_of(*names: str | None) -> Callable[[Any], Any]:
+    known = frozenset(names)
+
     def check(value: Any) -> Any:
+        if type(value) is str and value in known:
+            return value
         if not (value is None or isinstance(value, str)) or value not in names:
             raise ValueError("one of " + ", ".join(map(repr, names)))
         return value if value is None else _plain(value)
@@ -178,6 +189,7 @@ NODE: Final[Mapping[str, Attribute]] = {
     "flops": Attribute(None, lambda v: None if v is None else _cost(v), "reports only"),
     "module": Attribute(None, _text, "reports only"),
 }
+_DEFAULTS: Final = {key: attribute.default for key, attribute in NODE.items()}
 EDGE: Final[Mapping[str, Attribute]] = {
     "reads": Attribute(None, _positions, "outputs read, repeats allowed; () = order only"),
     "at": Attribute(None, lambda v: None if v is None else _positions(v), "the reader's input positions, parallel to reads"),
@@ -239,14 +251,14 @@ def _name(node: Hashable) -> str:
 
 def _node(node: Hashable, given: Mapping[str, Any]) -> dict[str, Any]:
     """All schema attributes of a node in normal form."""
-    normal: dict[str, Any] = {}
-    for key, (default, check, _meaning) in NODE.items():
-        value = given.get(key, default)
-        if value is default and key != "nbytes":
-            normal[key] = default
+    if given.get("nbytes") is None:
+        raise GraphError(f"node {node!r} has no nbytes; give the bytes of its output, or a tuple with one entry per output")
+    normal = dict(_DEFAULTS)
+    for key in [key for key in NODE if key in given]:
+        default, check, _meaning = NODE[key]
+        value = given[key]
+        if value is default:
             continue
-        if key == "nbytes" and value is None:
-            raise GraphError(f"node {node!r} has no nbytes; give the bytes of its output, or a tuple with one entry per output")
         try:
             normal[key] = check(value)
         except (ValueError, TypeError) as error:
@@ -263,7 +275,7 @@ def _wiring(
 ) -> dict[Hashable, tuple[tuple[str, ...], tuple[str, ...]]]:
     """For each node, the values it reads by input position, and the ops it only waits for."""
     reads: dict[Hashable, list[tuple[int | None, str, int]]] = {node: [] for node in nodes}
-    after: dict[Hashable, list[str]] = {node: [] for node in nodes}
+    after: dict[Hashable, set[str]] = {}
     check_reads, check_at = EDGE["reads"].check, EDGE["at"].check
     for source, target, given in graph.edges(data=True):
         count = nodes[source]["count"]
@@ -284,7 +296,7 @@ def _wiring(
         except ValueError as error:
             raise GraphError(f"edge {source!r} -> {target!r}: {key} is {_shown(given[key])}, expected {error}") from None
         if not outputs:
-            after[target].append(names[source])
+            after.setdefault(target, set()).add(names[source])
         if at is not None and len(at) != len(outputs):
             raise GraphError(f"edge {source!r} -> {target!r}: at has {len(at)} positions for {len(outputs)} reads")
         for k, output in enumerate(outputs):
@@ -292,7 +304,7 @@ def _wiring(
                 raise GraphError(f"edge {source!r} -> {target!r} reads output {output}, but {source!r} has {count} outputs")
             reads[target].append((None if at is None else at[k], names[source], output))
     single = {names[node]: nodes[node]["count"] == 1 for node in nodes}
-    return {node: (_by_position(node, nodes[node], reads[node], single), tuple(sorted(set(after[node])))) for node in nodes}
+    return {node: (_by_position(node, nodes[node], reads[node], single), tuple(sorted(after.get(node, ())))) for node in nodes}
 
 
 def _by_position(
@@ -300,7 +312,9 @@ def _by_position(
 ) -> tuple[str, ...]:
     """Reads in order of input position; where nobody gave positions they mean nothing, and names give the order."""
     given = [entry for entry in reads if entry[0] is not None]
-    if not given:
+    if len(reads) == 1 and reads[0][0] in (None, 0):
+        pass
+    elif not given:
         if len(reads) > 1 and (normal["inplace"] or normal["view"] or normal["updates"]):
             raise GraphError(
                 f"node {node!r} has {len(reads)} reads and an inplace, view or updates: its in-edges need `at`, the input positions"
@@ -326,7 +340,8 @@ def program_order(graph: nx.DiGraph) -> list[Hashable]:
     while getattr(root, "_graph", None) is not None:  # a subgraph view iterates over a set: ask the graph it looks at
         root = root._graph
     order = [node for node in root if node in graph]
-    positions = [graph.nodes[node].get("position") for node in order]
+    given = dict(graph.nodes(data="position"))
+    positions = [given[node] for node in order]
     if all(as_int(position) is not None for position in positions):
         order = [node for _, node in sorted(zip(positions, order, strict=True), key=lambda pair: pair[0])]
     rank = {node: k for k, node in enumerate(order)}
@@ -378,7 +393,7 @@ def _op(name: str, normal: Mapping[str, Any], reads: tuple[str, ...], after: tup
 def _shape(value: Any) -> tuple[int, ...] | None:
     """A shape as plain ints, or None."""
     shape = _ints(value)
-    return None if shape is None or any(extent > MAX_BYTES for extent in shape) else shape
+    return None if shape is None or max(shape, default=0) > MAX_BYTES else shape
 
 
 def _dtype(value: Any) -> str | None:

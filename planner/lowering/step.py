@@ -187,15 +187,16 @@ class _Writer:
         for op in graph.ops:
             if op.resident or op.name in self.updates or (op.phase == "update" and not last):
                 continue
-            outputs = tuple(
-                _renamed(t, t.name + suffix, output=t.output and last and not (accumulate and t.name in self.by_gradient))
-                for t in op.outputs
-            )
+            kept = tuple(t.output and last and not (accumulate and t.name in self.by_gradient) for t in op.outputs)
             after = tuple(name if graph.op_named[name].resident else name + suffix for name in op.after if name not in self.updates)
             reads = tuple(map(value, op.reads))
             workspace = op.workspace + (im2col_bytes(graph, op) if self.options.lowering else 0)
-            changed = {"name": op.name + suffix, "outputs": outputs, "reads": reads, "after": after, "workspace": workspace}
-            self.ops.append(msgspec.structs.replace(op, **changed))
+            if not suffix and (kept, reads, after, workspace) == (_kept(op), op.reads, op.after, op.workspace):
+                self.ops.append(op)
+            else:
+                outputs = tuple(_renamed(t, t.name + suffix, output=output) for t, output in zip(op.outputs, kept, strict=True))
+                changed = {"name": op.name + suffix, "outputs": outputs, "reads": reads, "after": after, "workspace": workspace}
+                self.ops.append(msgspec.structs.replace(op, **changed))
             for _, o in op.updates:
                 root = graph.storage_root[op.outputs[o].name]
                 if graph.producer[root].resident:
@@ -285,6 +286,10 @@ class _Writer:
                     phase="update",
                 )
             )
+
+
+def _kept(op: Op) -> tuple[bool, ...]:
+    return tuple(t.output for t in op.outputs)
 
 
 def _renamed(tensor: Tensor, name: str, *, output: bool = False) -> Tensor:

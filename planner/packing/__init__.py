@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from planner.errors import UnknownAllocator
 from planner.names import named
-from planner.packing.fit import auto, best_fit, first_fit
+from planner.packing.exact import Packing, pack
+from planner.packing.fit import auto, best_fit, exact, first_fit
+from planner.packing.intervals import Intervals
 from planner.packing.nnvm import nnvm
 from planner.problem import Allocator
 
-_ALLOCATORS: dict[str, Allocator] = {"auto": auto, "first-fit": first_fit, "best-fit": best_fit, "nnvm": nnvm}
+__all__ = [
+    "Intervals", "Packing", "allocator_names", "best_fit", "exact", "find_allocator", "first_fit", "nnvm", "pack", "register_allocator",
+]  # fmt: skip
+
+_ALLOCATORS: dict[str, Allocator] = {"auto": auto, "first-fit": first_fit, "best-fit": best_fit, "exact": exact, "nnvm": nnvm}
 
 
 def register_allocator(name: str, allocator: Allocator) -> None:

@@ -18,6 +18,7 @@ from planner.kernels.segments import recompute
 from planner.packing.nnvm import MATCH_RANGE, share_blocks
 from planner.problem import Problem, Proposal
 from planner.search.trials import Trials
+from planner.units import MAX_BYTES
 
 GUESSES: Final = 3
 GRID_POINTS: Final = 6
@@ -34,7 +35,7 @@ class Trial(NamedTuple):
         threshold_mib: B.
         kept_bytes: x, bytes of the candidates kept.
         segment_bytes: y, bytes of the largest closed segment.
-        cost_bytes: sum of nnvm's blocks of the planned schedule.
+        cost_bytes: sum of nnvm's blocks of the planned schedule; `MAX_BYTES` where that is illegal.
         keep [n]: ops whose values are kept.
     """
 
@@ -105,7 +106,10 @@ def planned_sequence(evaluator: Evaluator, keep: Flags) -> Ints:
 
 def _try(graph: Graph, evaluator: Evaluator, part: ForwardPart, phase: str, threshold_mib: int) -> Trial:
     keep, kept_bytes, segment_bytes = sweep(graph, evaluator, part, threshold_mib << _SHIFT)
-    cost_bytes = share_blocks(evaluator, planned_sequence(evaluator, keep), match_range=MATCH_RANGE, first_outputs=True).total_bytes
+    planned = planned_sequence(evaluator, keep)
+    if evaluator.evaluate(planned) is None:  # an update before its time: the original knows no such programs
+        return Trial(phase, threshold_mib, kept_bytes, segment_bytes, MAX_BYTES, keep)
+    cost_bytes = share_blocks(evaluator, planned, match_range=MATCH_RANGE, first_outputs=True).total_bytes
     return Trial(phase, threshold_mib, kept_bytes, segment_bytes, cost_bytes, keep)
 
 

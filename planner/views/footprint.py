@@ -7,6 +7,7 @@ from typing import Any, Optional
 
 from planner.analysis.components import COMPONENTS, Iteration
 from planner.footprint import Footprint
+from planner.names import printable
 from planner.units import format_bytes
 
 Row = tuple[Optional[int], Footprint, Optional[bool]]  # batch, footprint, and whether it fits a device that was named
@@ -14,7 +15,7 @@ Row = tuple[Optional[int], Footprint, Optional[bool]]  # batch, footprint, and w
 
 def as_lines(rows: Sequence[Row], *, device: str | None, most: Mapping[str, int], overhead: float | None) -> list[str]:
     """The `estimate` command's answer: one footprint in full, or a row for each of several batches."""
-    lines = [as_text(rows[0][1])] if len(rows) == 1 else [rows[0][1].graph, *batch_table(rows, device=device)]
+    lines = [as_text(rows[0][1])] if len(rows) == 1 else [printable(rows[0][1].graph), *batch_table(rows, device=device)]
     if device is not None:
         batch, found, fits = rows[0] if len(rows) == 1 else next((row for row in rows if not row[2]), rows[0])
         if not fits or len(rows) == 1:
@@ -28,8 +29,9 @@ def as_lines(rows: Sequence[Row], *, device: str | None, most: Mapping[str, int]
 
 def as_object(batch: int | None, found: Footprint, fits: bool | None, *, device: str | None) -> dict[str, Any]:
     """One row for JSON."""
-    row = {"batch": batch, "peak_bytes": found.peak_bytes, "phase": found.phase, "components": found.components, "fits": fits}
-    return {**row, "advice": None if device is None else found.advice(device), "footprint": found}
+    row = {"batch": batch, "peak_bytes": found.peak_bytes, "needed_bytes": found.needed_bytes, "phase": found.phase}
+    advice = None if device is None else found.advice(device)
+    return {**row, "components": found.components, "fits": fits, "advice": advice, "footprint": found}
 
 
 def as_text(found: Footprint) -> str:
@@ -40,6 +42,9 @@ def as_text(found: Footprint) -> str:
         f"  Peak {format_bytes(peak.peak_bytes)} ({peak.peak_bytes} bytes) in phase {peak.phase}, op {peak.op}"
         f" · {found.worst.name} iterations · scope {found.memory.scope}",
     ]
+    if found.calibration is not None:
+        by_it = found.calibration.needed_bytes(peak.peak_bytes)
+        lines.append(f"  Calibrated: {found.calibration} = {format_bytes(by_it)} ({by_it} bytes)")
     lines += _table(found.later)
     first = found.first
     if first.peak.peak_bytes != found.later.peak.peak_bytes or first.phases != found.later.phases:
@@ -61,17 +66,23 @@ def as_text(found: Footprint) -> str:
             f" + {doubled} x activations {format_bytes(rule.activations_bytes)} + inputs {format_bytes(rule.inputs_bytes)}{extra}"
         )
     lines.append(f"  Not counted: {', '.join(found.not_counted)}")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def batch_table(rows: Sequence[Row], *, device: str | None) -> list[str]:
     """Rows for several batches, with a column that says what fits."""
-    headings = ["batch", "peak", "phase", "parameters", "gradients", "optimizer", "activations", "loss tail"]
+    calibrated = any(found.calibration is not None for _, found, _ in rows)
+    headings = ["batch", "peak", *(["calibrated"] if calibrated else []), "phase"]
+    headings += ["parameters", "gradients", "optimizer", "activations", "loss tail"]
+    ruled = any(found.rule is not None for _, found, _ in rows)
+    headings += ["rule of thumb"] if ruled else []
     cells = [headings + ([f"fits {device}"] if device else [])]
     for batch, found, fits in rows:
         shown = [found.components[name] for name in ("parameters", "gradients", "optimizer_state", "activations", "loss_tail")]
+        rule = [format_bytes(found.rule.total_bytes)] if found.rule is not None else []
         verdict = [] if fits is None else ["yes" if fits else "no"]
-        cells.append([str(batch or "-"), format_bytes(found.peak_bytes), found.phase, *map(format_bytes, shown), *verdict])
+        by_it = [] if found.calibration is None else [format_bytes(found.calibration.needed_bytes(found.peak_bytes))]
+        cells.append([str(batch or "-"), format_bytes(found.peak_bytes), *by_it, found.phase, *map(format_bytes, shown), *rule, *verdict])
     return _aligned(cells)
 
 

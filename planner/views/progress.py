@@ -31,3 +31,15 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int, str], None] | None]:
     with Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total, last: bar.update(task, completed=done, total=total, description=f"{what}, {last}")
+
+
+@contextmanager
+def status(what: str) -> Iterator[Callable[[str], None] | None]:
+    """A spinner with words that change, for work that improves on what it has; None where standard error is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(f"{what} ...") as line:
+        yield lambda now: line.update(f"{what}: {now}")

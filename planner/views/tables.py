@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from typing import Final
 
 from rich import box
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from planner.analysis.inventory import Group, Inventory
+from planner.analysis.modules import Breakdown, Row
+from planner.names import printable
 from planner.report import sparkline
 from planner.simulator import Trace
 from planner.units import format_bytes
+
+_NAMED_READERS: Final = 3
+_NARROWEST: Final = 16  # characters that the names of readers keep in a narrow terminal
+_GAP: Final = 2
+_READ_BY: Final = ("read by the backward of", "read by")
+_NUMBERS: Final = frozenset({"ops", "params", "FLOPs", "fwd FLOPs", "bwd FLOPs", "cost", "forward", "bytes", "saved"})
+_PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E")
+#: Columns that go first where a terminal is too narrow for all; what is saved, and by whom, stays.
+_LESS_WANTED: Final = ("cost", "bwd FLOPs", "ops", "op", "forward", "bytes", "output shape", "phase", "fwd FLOPs", "FLOPs", "params")
 
 
 def console() -> Console:
@@ -20,15 +34,42 @@ def console() -> Console:
     return Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else 160)
 
 
+def print_breakdown(found: Breakdown, *, by: str, depth: int | None, limit: int, sort: str | None) -> None:
+    """The `inspect` command's table: modules, op types, or ops one by one, and the total.
+
+    Args:
+        by: "module", "op" (type) or "layer" (one op).
+        depth: of modules; None: as deep as `limit` shows whole.
+        limit: rows at most, 0 for all; what is left out is counted.
+        sort: "order", "bytes", "saved", "flops" or "params"; modules stay inside the module around them. Default: op types by bytes,
+            the rest in program order.
+    """
+    rows = {"module": found.modules, "op": found.operators, "layer": found.ops}[by]
+    deepest = max((row.depth for row in rows), default=1)
+    if by == "module" and depth is None:
+        fitting = [k for k in range(1, deepest + 1) if not limit or sum(row.depth <= k for row in rows) <= limit]
+        depth = max(fitting, default=1)
+    shown = _sorted([row for row in rows if depth is None or row.depth <= depth], sort or ("bytes" if by == "op" else "order"))
+    left_out = len(shown) - limit if limit and len(shown) > limit else 0
+    more = f"... {left_out:,} more rows; --limit 0 shows all" if left_out else ""
+    width = console().width if sys.stdout.isatty() else None
+    lines = _aligned([*shown[: len(shown) - left_out], found.total], by=by, width=width, more=more)
+    if depth is not None and depth < deepest:
+        deeper = sum(row.depth == depth + 1 for row in rows)
+        lines.append(f"  Modules to depth {depth} of {deepest}; --depth {depth + 1} has {deeper:,} rows more")
+    console().out("\n".join(lines), highlight=False)
+
+
 def print_inventory(inventory: Inventory, *, scope: str) -> None:
-    """The `inspect` command's answer."""
+    """The `inspect` command's summary."""
     out = console()
-    out.print(f"{inventory.graph} · {inventory.ops:,} ops · {inventory.values:,} values · {inventory.outputs:,} outputs")
+    counts = f"{inventory.ops:,} ops · {inventory.values:,} values · {inventory.outputs:,} outputs"
+    out.print(f"{printable(inventory.graph)} · {counts}")
     if inventory.source:
         out.print("  File  " + ", ".join(f"{key} {_count(value)}" for key, value in inventory.source.items() if key != "path"))
     table = _table("", "count", "bytes", "MiB", "saved for backward", "cost share")
     total = sum(group.cost for group in inventory.phases) or 1.0
-    for title, groups in (("residents", inventory.residents), ("phase", inventory.phases), ("operator", inventory.operators)):
+    for title, groups in (("residents", inventory.residents), ("phase", inventory.phases)):
         if groups:
             table.add_section()
             table.add_row(Text(title, style="bold"))
@@ -37,14 +78,16 @@ def print_inventory(inventory: Inventory, *, scope: str) -> None:
     out.print(table)
     saved_bytes = inventory.saved_bytes
     out.print(f"  Saved for backward: {inventory.saved_tensors:,} storages, {format_bytes(saved_bytes)} ({saved_bytes} bytes)")
-    out.print(f"  Keep-all peak ({scope}): {format_bytes(inventory.keep_all_peak_bytes)} at op {inventory.keep_all_peak_op}")
+    at = "" if inventory.keep_all_peak_op is None else f" at op {printable(inventory.keep_all_peak_op)}"
+    out.print(f"  Keep-all peak ({scope}): {format_bytes(inventory.keep_all_peak_bytes)}{at}")
     out.print(f"  No plan goes below: {format_bytes(inventory.peak_lower_bound)}")
     out.print(f"  Candidate cuts of the forward pass: {inventory.candidate_cuts:,}")
-    out.print(f"  Dead ops: {', '.join(inventory.dead[:8]) + (' ...' if len(inventory.dead) > 8 else '') if inventory.dead else 'none'}")
+    dead = ", ".join(map(printable, inventory.dead[:8])) + (" ..." if len(inventory.dead) > 8 else "")
+    out.print(f"  Dead ops: {dead or 'none'}")
     if inventory.largest:
         out.print("  Largest storages")
         for name, nbytes in inventory.largest:
-            out.print(f"    {format_bytes(nbytes):>11}  {name}")
+            out.print(f"    {format_bytes(nbytes):>11}  {printable(name)}")
 
 
 def print_trace(trace: Trace, *, name: str) -> None:
@@ -52,12 +95,13 @@ def print_trace(trace: Trace, *, name: str) -> None:
     out = console()
     arena = "" if trace.arena_bytes is None else f" · arena {format_bytes(trace.arena_bytes)} ({trace.arena_bytes} bytes)"
     peak = f"peak {format_bytes(trace.peak_bytes)} ({trace.peak_bytes} bytes)"
-    out.print(f"{name} · legal · {len(trace.timeline_bytes):,} steps · {peak}{arena}")
+    out.print(f"{printable(name)} · legal · {len(trace.timeline_bytes):,} steps · {peak}{arena}")
     out.print(f"  Cost {trace.cost:g}; {len(trace.recomputed):,} ops run again")
-    out.print(f"  Peak at step {trace.peak_step + 1}, op {trace.peak_op}: residents {format_bytes(trace.resident_bytes)}")
+    peak_op = printable(str(trace.peak_op))
+    out.print(f"  Peak at step {trace.peak_step + 1}, op {peak_op}: residents {format_bytes(trace.resident_bytes)}")
     out.print(f"  Memory {sparkline(trace.timeline_bytes)}")
     for value, nbytes in trace.live_at_peak[:10]:
-        out.print(f"    {format_bytes(nbytes):>11}  {value}")
+        out.print(f"    {format_bytes(nbytes):>11}  {printable(value)}")
 
 
 def print_models(rows: list[tuple[str, str, str, str]]) -> None:
@@ -66,6 +110,115 @@ def print_models(rows: list[tuple[str, str, str, str]]) -> None:
     for row in rows:
         table.add_row(*row)
     console().print(table)
+
+
+def _sorted(rows: list[Row], by: str) -> list[Row]:
+    """Largest first at every depth, each module followed by what is inside it."""
+    if by == "order":
+        return rows
+    fields = {"bytes": "nbytes", "saved": "saved_bytes", "flops": "flops", "params": "parameter_bytes"}
+
+    def smallest_first(siblings: list[Row]) -> list[Row]:
+        return sorted(siblings, key=lambda row: -getattr(row, fields[by]))[::-1]
+
+    inside: dict[int, list[Row]] = {}  # by id of the row around
+    around: list[Row] = []
+    for row in rows:
+        del around[row.depth - 1 :]
+        inside.setdefault(id(around[-1]) if around else 0, []).append(row)
+        around.append(row)
+    found: list[Row] = []
+    waiting = smallest_first(inside.get(0, []))
+    while waiting:
+        found.append(waiting.pop())
+        waiting += smallest_first(inside.get(id(found[-1]), []))
+    return found
+
+
+def _aligned(rows: Sequence[Row], *, by: str, width: int | None, more: str) -> list[str]:
+    """Lines: a heading, one a row, the last of them under a rule; columns that say nothing are left out.
+
+    Args:
+        width: of the terminal; columns go until the rest fits. None: all are shown whole.
+        more: said before the last row.
+    """
+    cells = [_cells(row, by=by, total=rows[-1]) for row in rows]
+    columns = {heading: [row[heading] for row in cells] for heading in cells[0]}
+    first = next(iter(columns))
+    columns = {key: column for key, column in columns.items() if key == first or any(cell not in ("", "-", "?") for cell in column)}
+    widths = {heading: max(map(cell_len, [heading, *column])) for heading, column in columns.items()}
+    hidden = [] if width is None else _narrowed(widths, width)
+    lines = [_line(row, widths) for row in ({key: key for key in widths}, *cells)]
+    rule = "  " + "─" * (sum(widths.values()) + _GAP * (len(widths) - 1))
+    lines = [lines[0], rule, *lines[1:-1], *([f"  {more}"] if more else []), rule, lines[-1]]
+    return [*lines, f"  Left out in {width} columns: {', '.join(hidden)}; --json has all"] if hidden else lines
+
+
+def _narrowed(widths: dict[str, int], width: int) -> list[str]:
+    """Make columns fit a terminal, in place; returns the headings of those that had to go."""
+    first, last = next(iter(widths)), next(reversed(widths))
+    widths[first] = min(widths[first], max(width // 3, _NARROWEST))
+    hidden: list[str] = []
+    for heading in _LESS_WANTED:
+        spare = max(widths[last] - _NARROWEST, 0) if last in _READ_BY else 0
+        if heading in widths and sum(widths.values()) + _GAP * len(widths) - spare > width:
+            hidden.append(heading)
+            del widths[heading]
+    if last in _READ_BY:
+        widths[last] = max(min(widths[last], width - sum(widths.values()) + widths[last] - _GAP * len(widths)), 1)
+    return hidden
+
+
+def _line(cells: dict[str, str], widths: dict[str, int]) -> str:
+    """One line; names and shapes to the left, numbers to the right, what is too long ends in an ellipsis."""
+    shown = []
+    for heading, width in widths.items():
+        cell = cells[heading]
+        if cell_len(cell) > width:
+            cell = set_cell_size(cell, width - 1) + "…"
+        padding = " " * (width - cell_len(cell))
+        shown.append(padding + cell if heading in _NUMBERS else cell + padding)
+    return f"{' ' * _GAP}{(' ' * _GAP).join(shown)}".rstrip()
+
+
+def _cells(row: Row, *, by: str, total: Row) -> dict[str, str]:
+    """A row as text, by heading."""
+    name = printable(row.name if row is total or by != "module" else row.name.split(".", row.depth - 1)[-1])
+    count = f"{row.ops:,}" if row.op is None or by == "op" else printable(row.op)
+    shape = "" if row.shape is None else str(list(row.shape))
+    params = f"{row.parameters:,}" if row.parameters is not None else format_bytes(row.parameter_bytes)
+    size = {"params": params if row.parameter_bytes else "-"}
+    saved = {"saved": format_bytes(row.saved_bytes) if row.saved_storages else "-"}
+    readers = "" if row is total else _readers(row)
+    share = {"cost": f"{100 * row.cost / total.cost:.1f} %" if total.cost else "-"}
+    if by == "module":
+        indent = "  " * (0 if row is total else row.depth - 1)
+        own = {"module": indent + name, "op": count if row.op else f"{count} ops", "output shape": shape}
+        work = {"fwd FLOPs": _flops(row.forward_flops, row), "bwd FLOPs": _flops(row.backward_flops, row)}
+        return {**own, **size, **work, **share, "forward": _bytes(row.forward_bytes), **saved, _READ_BY[0]: readers}
+    work = {"FLOPs": _flops(row.flops, row), **share, "bytes": _bytes(row.nbytes)}
+    if by == "op":
+        return {"op type": name, "ops": count, **size, **work, **saved, _READ_BY[1]: readers}
+    own = {"layer": name, "op": "" if row is total else count, "phase": row.phase or "", "output shape": shape}
+    return {**own, **size, **work, **saved, _READ_BY[1]: readers}
+
+
+def _readers(row: Row) -> str:
+    names = ["itself" if reader.name == row.name else printable(reader.name) for reader in row.readers]
+    return ", ".join(names[:_NAMED_READERS]) + (f" and {len(names) - _NAMED_READERS:,} more" if len(names) > _NAMED_READERS else "")
+
+
+def _bytes(nbytes: int) -> str:
+    return format_bytes(nbytes) if nbytes else "-"
+
+
+def _flops(count: int, row: Row) -> str:
+    """With a decimal prefix; at least so many where an op does not say."""
+    if not count:
+        return "?" if row.unknown_flops else "-"
+    power = min((len(str(count)) - 1) // 3, len(_PREFIXES) - 1)
+    shown = f"{count / 1000**power:.2f} {_PREFIXES[power]}".rstrip() if power else str(count)
+    return f">= {shown}" if row.unknown_flops else shown
 
 
 def _table(*headings: str) -> Table:
@@ -84,4 +237,4 @@ def _add_group(table: Table, group: Group, total_cost: float, *, resident: bool)
 def _count(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return str(len(value))
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) else printable(str(value))

@@ -18,14 +18,16 @@ from planner.zoo.densenet import DENSENET_BLOCKS, densenet
 from planner.zoo.lstm import lstm
 from planner.zoo.mlp import mlp
 from planner.zoo.mxnet import inception_bn, mxnet_lstm, mxnet_resnet
+from planner.zoo.options import Option, options_of
 from planner.zoo.resnet import STAGES, resnet
+from planner.zoo.squeezenet import squeezenet
 from planner.zoo.transformer import gpt, vit
 from planner.zoo.unet import unet
 from planner.zoo.vgg import VGG_STAGES, vgg
 
 __all__ = [
-    "MODELS", "Model", "build", "chain", "densenet", "gpt", "inception_bn", "lstm", "mlp", "mxnet_lstm", "mxnet_resnet", "resnet", "unet",
-    "vgg", "vit",
+    "MODELS", "Model", "build", "chain", "densenet", "gpt", "inception_bn", "lstm", "mlp", "mxnet_lstm", "mxnet_resnet", "resnet",
+    "squeezenet", "unet", "vgg", "vit",
 ]  # fmt: skip
 
 
@@ -49,6 +51,11 @@ class Model:
     options: tuple[str, ...]
     required: tuple[str, ...] = ()
 
+    @property
+    def typed_options(self) -> dict[str, Option]:
+        """What each option is, so that it can be given as text."""
+        return options_of(self.build, self.options)
+
 
 def _blocks(text: str) -> int | tuple[int, ...]:
     return _stages(text) if "-" in text else int(text)
@@ -69,10 +76,14 @@ MODELS: Final[Mapping[str, Model]] = MappingProxyType(
         "resnet": Model(
             resnet, _blocks, f"a depth ({', '.join(map(str, STAGES))}) or blocks per stage, e.g. resnet:3-4-6-3",
             "ResNet v1.5 of bottleneck blocks, a whole training step.",
-            ("batch", "image", "classes", "training", "optimizer", "device"), ("batch",),
+            ("batch", "image", "classes", "stride_on_1x1", "training", "optimizer", "device"), ("batch",),
         ),
         "vgg": Model(
             vgg, int, f"a depth ({', '.join(map(str, VGG_STAGES))})", "VGG of 3x3 convolutions, a whole training step.",
+            ("batch", "image", "classes", "training", "optimizer", "device"), ("batch",),
+        ),
+        "squeezenet": Model(
+            squeezenet, None, "no argument", "SqueezeNet 1.1, a whole training step.",
             ("batch", "image", "classes", "training", "optimizer", "device"), ("batch",),
         ),
         "densenet": Model(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import networkx as nx
 
@@ -12,7 +13,9 @@ from planner.lowering.assembly import Assembly, Value
 from planner.zoo.builder import whole_number
 
 
-def chain(n: int, *, reads: Sequence[str] = ("in",), nbytes: int = 1, cost: float = 1.0, input_nbytes: int = 0) -> nx.DiGraph:
+def chain(
+    n: int, *, reads: Sequence[Literal["in", "out"]] = ("in",), nbytes: int = 1, cost: float = 1.0, input_nbytes: int = 0
+) -> nx.DiGraph:
     """Forward `f1..fn`, the loss gradient `g{n}`, and backward `g{n-1}..g0`, all of one size and cost.
 
     Several unit chains are in use in the literature; they differ in what a backward reads beside the gradient above it.

@@ -23,19 +23,21 @@ def resnet(
     batch: int,
     image: int = 224,
     classes: int = 1000,
+    stride_on_1x1: bool = False,
     training: bool = True,
     optimizer: str | None = "sgd",
     device: str = "a100",
 ) -> nx.DiGraph:
     """ResNet v1.5, for training (with backward and update) or inference, in float32.
 
-    v1.5 has the stride in the 3x3 convolution, as torchvision and the ONNX zoo have it; v1 has it in the first 1x1.
+    v1.5 has the stride in the 3x3 convolution, as torchvision and the ONNX zoo have it; v1, the network of the paper, in the first 1x1.
 
     Args:
         depth: 50, 101, 152 or 1001 (stages 3, 8, 319, 3), or blocks per stage, such as (3, 4, 6, 3).
         batch: images.
         image: height and width in pixels.
         classes: outputs of the classifier.
+        stride_on_1x1: v1: values inside the first block of a stage are smaller, parameters the same.
         training: False gives the forward graph with running statistics and without labels.
         optimizer: see `differentiate`.
         device: costs are seconds on it.
@@ -52,7 +54,8 @@ def resnet(
         whole_number("resnet", name, value, least=1) for name, value in (("batch", batch), ("image", image), ("classes", classes))
     )
     check_optimizer(optimizer)
-    layers = Layers(f"resnet:{depth if isinstance(depth, int) else '-'.join(map(str, stages))}", device=device, training=training)
+    name = f"resnet:{depth if isinstance(depth, int) else '-'.join(map(str, stages))}{' v1' if stride_on_1x1 else ''}"
+    layers = Layers(name, device=device, training=training)
     x = layers.input("image", (batch, 3, image, image))
     labels = layers.input("labels", (batch,), "int64") if training else None
     x = layers.relu("stem.relu", layers.batch_norm("stem.bn", layers.conv("stem.conv", x, 64, kernel=7, stride=2, padding=3)))
@@ -60,7 +63,8 @@ def resnet(
     for stage, blocks in enumerate(stages, start=1):
         for block in range(1, blocks + 1):
             stride = 2 if block == 1 and stage > 1 else 1
-            x = _bottleneck(layers, f"stage{stage}.block{block}", x, width=64 << (stage - 1), stride=stride)
+            strides = (stride, 1) if stride_on_1x1 else (1, stride)
+            x = _bottleneck(layers, f"stage{stage}.block{block}", x, width=64 << (stage - 1), strides=strides)
     x = layers.flatten("head.flatten", layers.global_average_pool("head.pool", x))
     x = layers.linear("head.fc", x, classes)
     if labels is None:
@@ -80,12 +84,12 @@ def _stages(depth: int | Sequence[int]) -> tuple[int, ...]:
     return stages
 
 
-def _bottleneck(layers: Layers, name: str, x: Value, *, width: int, stride: int) -> Value:
-    """1x1, 3x3, 1x1, and a projected shortcut where the shape changes."""
-    channels = width * _EXPANSION
-    y = layers.conv(f"{name}.conv1", x, width, kernel=1)
+def _bottleneck(layers: Layers, name: str, x: Value, *, width: int, strides: tuple[int, int]) -> Value:
+    """1x1, 3x3, 1x1, and a projected shortcut where the shape changes; strides of the first two."""
+    channels, stride = width * _EXPANSION, max(strides)
+    y = layers.conv(f"{name}.conv1", x, width, kernel=1, stride=strides[0])
     y = layers.relu(f"{name}.relu1", layers.batch_norm(f"{name}.bn1", y))
-    y = layers.conv(f"{name}.conv2", y, width, kernel=3, stride=stride, padding=1)
+    y = layers.conv(f"{name}.conv2", y, width, kernel=3, stride=strides[1], padding=1)
     y = layers.relu(f"{name}.relu2", layers.batch_norm(f"{name}.bn2", y))
     y = layers.batch_norm(f"{name}.bn3", layers.conv(f"{name}.conv3", y, channels, kernel=1))
     if stride != 1 or layers.shape(x)[1] != channels:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, Literal, get_args
 
 import networkx as nx
 
@@ -13,7 +13,8 @@ from planner.lowering.differentiate import check_optimizer, differentiate
 from planner.lowering.operators import TensorType, output_types
 from planner.zoo.builder import Layers, whole_number
 
-_DTYPES: Final = ("float32", "bfloat16", "float16")
+DType = Literal["float32", "bfloat16", "float16"]
+_DTYPES: Final = get_args(DType)
 _EXPANSION: Final = 4
 # Of a saved fused attention, all the backward reads: q, k, v and the generator's state; the output and its log-sum-exp.
 _FUSED_WITH_DROPOUT: Final = (("in", 0), ("in", 1), ("in", 2), ("in", 3), ("out", 0), ("out", 1))
@@ -30,7 +31,7 @@ def gpt(
     loss_chunks: int = 1,
     fused_attention: bool = True,
     dropout: float = 0.0,
-    dtype: str = "float32",
+    dtype: DType = "float32",
     master_weights: bool = False,
     training: bool = True,
     optimizer: str | None = "sgd",
@@ -127,7 +128,7 @@ def vit(
     classes: int = 1000,
     fused_attention: bool = True,
     dropout: float = 0.0,
-    dtype: str = "float32",
+    dtype: DType = "float32",
     master_weights: bool = False,
     training: bool = True,
     optimizer: str | None = "sgd",

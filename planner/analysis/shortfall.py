@@ -1,0 +1,171 @@
+"""Why a budget is missed, and what would meet it, where no plan does: the optimizer step, the loss tail, the batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import numpy as np
+
+from planner.analysis.bounds import working_sets
+from planner.analysis.components import MADE_OF_A_BATCH, Simulated
+from planner.analysis.losstail import Tail, loss_tail
+from planner.analysis.remedies import SMALLER_BATCH, Remedy, Shortfall
+from planner.graph import Graph
+from planner.lowering.step import targets_of
+
+MOST_CHUNKS: Final = 2**20
+
+
+def shortfall(keep_all: Simulated, least: Simulated, *, allowed: int, reached_bytes: int, packing_bytes: int = 0) -> Shortfall:
+    """What no recomputation mends, and what would, for a budget that every plan found misses.
+
+    The optimizer step is blamed only where no plan found goes below it: one that updates early, or has gradients a second time,
+    might.
+
+    Args:
+        keep_all, least: the runs as they are and of least arena.
+        allowed: budget without reserve, in bytes.
+        reached_bytes: least peak of all plans found.
+        packing_bytes: what the arena of the least plan takes beyond its peak.
+    """
+    phase: str | None = None
+    op: str | None = None
+    nbytes, parts = allowed, tuple[tuple[str, int], ...]()
+    held = keep_all.update_floor()
+    if held is not None and nbytes < held[0] <= reached_bytes:
+        phase, nbytes, op = "update", held[0], keep_all.order[held[1]]
+        parts = tuple((name, size) for name, size in keep_all.components_at(held[1]).items() if size and name not in MADE_OF_A_BATCH)
+    tail = loss_tail(keep_all)
+    remedies = list[Remedy]()
+    if tail is not None:
+        bound = keep_all.bound
+        makes = () if bound.op is None else keep_all.graph.op_named[bound.op].outputs
+        in_tail = any(keep_all.component[t.name] == "loss_tail" for t in makes)
+        if in_tail and bound.nbytes > nbytes and tail.resident_bytes <= allowed:
+            phase, nbytes, op, parts = "loss", bound.nbytes, bound.op, ()
+        if tail.needed_bytes > allowed:
+            remedies.append(chunked_loss(tail, allowed))
+    smaller = _with_smaller_batch(least, allowed - packing_bytes)
+    step = None if held is None or held[0] <= allowed else per_tensor_update(keep_all, allowed)
+    remedies += [remedy for remedy in (step, smaller) if remedy is not None]
+    return Shortfall(
+        phase, op, nbytes, parts, tuple(sorted(remedies, key=lambda remedy: not remedy.fits)),
+        batch_helps=smaller is None or smaller.fits,
+    )  # fmt: skip
+
+
+def chunked_loss(tail: Tail, allowed: int) -> Remedy:
+    """The fewest chunks, a power of two, in which the loss tail fits; the most there are, where none does."""
+    chunks = next((2**k for k in range(1, 21) if tail.chunked_bytes(2**k) <= allowed), MOST_CHUNKS)
+    peak = tail.chunked_bytes(chunks)
+    note = f"The loss tail (op {tail.op!r}) then holds 1/{chunks} of its rows at a time; recompute the rest within the budget."
+    return Remedy(f"Loss in {chunks} chunks", peak, peak <= allowed, note)
+
+
+def per_tensor_update(work: Simulated, allowed: int) -> Remedy | None:
+    """One parameter's temporary at a time; None for a graph whose update never holds those of several parameters at once.
+
+    Of what is held for all parameters, the share of the largest stays.
+    """
+    graph = work.graph
+    temporaries = _temporaries(graph)
+    if not temporaries:
+        return None
+    sizes = {target.parameter: graph.tensors[target.parameter].nbytes for target in targets_of(graph)}
+    largest, total = max(sizes.values()), sum(sizes.values())
+    held = work.bytes_by_step([value in temporaries for _, value, *_ in work.stretches], 2)[1]
+    spared = np.array([nbytes - -(-nbytes * largest // total) for nbytes in held.tolist()], dtype=np.int64)
+    peak = int((work.timeline - spared).max())
+    if peak <= allowed:
+        return Remedy("per-tensor update", peak, True, "No recomputation is needed.")
+    others = (nbytes for nbytes, op in working_sets(graph, work.memory) if work.phase_of(op) != "update")
+    floor = max(*others, *(work.update_floor(less=spared) or (0,))[:1])
+    if floor <= allowed:
+        return Remedy("per-tensor update with recomputation", floor, True, "Activations must shrink too.", at_least=True)
+    return Remedy("per-tensor update", floor, False, "Even without any activation.", at_least=True)
+
+
+def _temporaries(graph: Graph) -> frozenset[str]:
+    """Values that an op of the update makes for several parameters and no output, state or gradient is; ops with such workspace."""
+    targets = targets_of(graph)
+    largest = max((graph.tensors[target.parameter].nbytes for target in targets), default=0)
+    if len({target.parameter for target in targets}) < 2:
+        return frozenset()
+    phase = {op.name: op.phase for op in graph.ops}
+    kept = {value for target in targets for value in (target.gradient, *target.states)}
+    found = set[str]()
+    for op in graph.ops:
+        if op.phase != "update" or op.resident:
+            continue
+        if op.workspace > largest and len(op.updates) > 1:
+            found.add(op.name)
+        made = {t.name: t.nbytes for t in op.outputs if not t.output and t.name not in kept and graph.storage_root[t.name] == t.name}
+        read_in_update = all(phase[reader] == "update" for value in made for reader in graph.readers[value])
+        if sum(made.values()) > largest and read_in_update:
+            found.update(made)
+    return frozenset(found)
+
+
+def floor_of(works: Sequence[Simulated]) -> tuple[int, str, str | None]:
+    """(bytes, phase, op) that no recomputation goes below: the largest working set of the first, or an optimizer step of any."""
+    bound = works[0].bound
+    best: tuple[int, str, str | None] = (bound.nbytes, works[0].phase_of(bound.op), bound.op)
+    for work in reversed(works):  # the first of equals
+        held = work.update_floor()
+        if held is not None and held[0] >= best[0]:
+            best = (held[0], "update", work.order[held[1]])
+    return best
+
+
+def smaller_batch(steps: Iterable[tuple[int, int]], allowed: int, *, batch: int | None = None, how: str = "as it is") -> Remedy | None:
+    """The part of the batch that fits; None where all of it does.
+
+    Args:
+        steps: (bytes, of these what does not depend on the batch) of each step.
+        batch: examples there are now, if known.
+        how: what fits then, for people.
+    """
+    over = [(nbytes, fixed) for nbytes, fixed in steps if nbytes > allowed]
+    if not over:
+        return None
+    most_fixed = max(fixed for _, fixed in over)
+    if most_fixed > allowed:
+        return Remedy(SMALLER_BATCH, most_fixed, False, "What does not depend on the batch is too large.")
+    parts = min(((allowed - fixed) / (nbytes - fixed) for nbytes, fixed in over))
+    if batch is None:
+        shown = f"About {math.floor(100 * parts)}%" if parts >= 0.01 else "Less than 1%"
+        return Remedy(SMALLER_BATCH, allowed, True, f"{shown} of the batch would fit {how}.")
+    if batch * parts < 1:
+        return Remedy(SMALLER_BATCH, allowed, False, "Not even a batch of 1 would fit.")
+    return Remedy(SMALLER_BATCH, allowed, True, f"A batch of about {math.floor(batch * parts)}, not {batch}, would fit {how}.")
+
+
+def _with_smaller_batch(work: Simulated, allowed: int) -> Remedy | None:
+    """As `smaller_batch`, for a training step run by one plan; None too for a graph that trains no parameter: it may have no batch."""
+    graph = work.graph
+    if not targets_of(graph):
+        return None
+    batch = batch_of(graph)
+
+    def grows(component: str, value: str) -> bool:
+        if component == "workspace":
+            return graph.producer.get(value, graph.op_named[value]).phase != "update"
+        shape = graph.tensors[value].shape
+        fixed = batch is not None and shape is not None and (not shape or shape[0] % batch > 0)
+        return not fixed and (component == "inputs" or component in MADE_OF_A_BATCH)
+
+    growing = work.bytes_by_step([grows(component, value) for component, value, *_ in work.stretches], 2)[1]
+    if work.memory.scope == "total":
+        residents = (t for op in graph.ops if op.resident for t in op.outputs)
+        growing = growing + sum(work.memory.round_up(t.nbytes) for t in residents if grows(work.component[t.name], t.name))
+    fixed = work.timeline - growing
+    return smaller_batch(zip(work.timeline.tolist(), fixed.tolist(), strict=True), allowed, batch=batch, how="with the plan of least peak")
+
+
+def batch_of(graph: Graph) -> int | None:
+    """The first extent of every input, where all have the same; None where they differ or are not known."""
+    shapes = [t.shape for op in graph.ops if op.kind == "input" for t in op.outputs]
+    extents = {shape[0] if shape else None for shape in shapes}
+    return extents.pop() if len(extents) == 1 else None

@@ -1,0 +1,166 @@
+"""What one measured run says about the next: memory needed = baseline + ratio x simulated peak.
+
+The baseline is what does not grow with the model: interpreter and libraries on the host, nothing on a device, whose allocator counts
+tensors alone. The ratio holds all that no graph shows and that does grow: gradients of a framework that are kept longer, workspace,
+rounding, fragmentation. One run gives one ratio; without a baseline the ratio takes that in too, and is then too high for larger models.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final, Literal, Optional
+
+import msgspec
+
+from planner.errors import PlanFileError, PlannerError
+from planner.files import read_versioned, write_whole
+from planner.memory import MemoryModel
+from planner.units import MAX_BYTES, format_bytes, parse_bytes
+
+FORMAT: Final = "planner-calibration"
+VERSION: Final = 1
+
+Kind = Literal["host", "device"]
+
+
+class Prediction(msgspec.Struct, frozen=True):
+    """What a graph or a plan says that a run takes.
+
+    Args:
+        graph, fingerprint: of what was simulated.
+        peak_bytes: simulated, in scope "total".
+        arena_bytes: of a plan with offsets.
+        alignment: of each storage, in bytes.
+    """
+
+    graph: str
+    fingerprint: str
+    peak_bytes: int
+    arena_bytes: Optional[int]
+    alignment: int
+
+
+class Calibration(msgspec.Struct, frozen=True):
+    """One measured run, beside what was predicted for it.
+
+    Args:
+        kind: "host" memory, or that of a "device".
+        measured_bytes: the peak of the run.
+        baseline_bytes: the part of it that does not depend on the model.
+        predicted: None: the file can be a baseline, and calibrates nothing.
+        command: what ran.
+    Raises:
+        PlannerError: numbers that give no ratio.
+
+    >>> seen = Calibration("host", 1300, 100, Prediction("g", "", 1000, None, 1), ("python", "train.py"))
+    >>> seen.ratio, seen.needed_bytes(2000), seen.graph_bytes(2500)
+    (1.2, 2500, 2000)
+    """
+
+    kind: Kind
+    measured_bytes: int
+    baseline_bytes: int
+    predicted: Optional[Prediction]
+    command: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.baseline_bytes <= MAX_BYTES or not 0 <= self.measured_bytes <= MAX_BYTES:
+            raise PlannerError(f"a calibration of {self.measured_bytes} bytes with a baseline of {self.baseline_bytes} is out of range")
+        if self.predicted is None:
+            return
+        if not 1 <= self.predicted.peak_bytes <= MAX_BYTES:
+            raise PlannerError(f"a predicted peak of {self.predicted.peak_bytes} bytes gives no ratio; name a graph that holds something")
+        if self.baseline_bytes >= self.measured_bytes:
+            raise PlannerError(
+                f"the baseline of {self.baseline_bytes} bytes is not below the {self.measured_bytes} measured, so nothing is left for the "
+                "model; measure what the command takes before it trains"
+            )
+
+    @property
+    def ratio(self) -> float:
+        """Bytes measured above the baseline, for each byte predicted."""
+        above, predicted = self._parts()
+        return above / predicted
+
+    def needed_bytes(self, peak_bytes: int) -> int:
+        """What a step of that simulated peak will take; rounded up."""
+        above, predicted = self._parts()
+        return self.baseline_bytes - (-above * peak_bytes // predicted)
+
+    def graph_bytes(self, budget: int) -> int:
+        """The largest simulated peak that `budget` bytes of memory hold; negative if not even the baseline fits."""
+        above, predicted = self._parts()
+        return (budget - self.baseline_bytes) * predicted // above
+
+    def check(self, memory: MemoryModel) -> None:
+        """Refuse a memory model whose peaks this ratio does not go with.
+
+        Raises:
+            PlannerError: another scope or alignment, or there is no prediction.
+        """
+        self._parts()
+        if memory.scope != "total":
+            raise PlannerError(f"a calibration is of all memory, and scope {memory.scope!r} is a part of it; use scope 'total'")
+        if self.predicted is not None and memory.alignment != self.predicted.alignment:
+            raise PlannerError(
+                f"the calibration was taken with alignment {self.predicted.alignment}, not {memory.alignment}; give the same alignment"
+            )
+
+    def check_device(self, name: str) -> None:
+        """Refuse the memory of a device where the host's was measured.
+
+        Raises:
+            PlannerError: that.
+        """
+        if self.kind != "device":
+            raise PlannerError(
+                f"the calibration is of host memory, and says nothing about device {name!r}; write a size, or measure a run on a device"
+            )
+
+    def _parts(self) -> tuple[int, int]:
+        if self.predicted is None:
+            raise PlannerError("the calibration holds no prediction, so there is no ratio to apply; measure it again with --against GRAPH")
+        return self.measured_bytes - self.baseline_bytes, self.predicted.peak_bytes
+
+    def __str__(self) -> str:
+        above, predicted = self._parts()
+        base = f" + baseline {format_bytes(self.baseline_bytes)}" if self.baseline_bytes else ""
+        return f"{self.kind} memory = {above / predicted:.3f} x peak{base}"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the calibration file, whole or not at all.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        ratio = None if self.predicted is None else self.ratio
+        write_whole(path, msgspec.json.encode({"format": FORMAT, "version": VERSION, "ratio": ratio, **msgspec.structs.asdict(self)}))
+
+
+def load_calibration(path: str | os.PathLike[str]) -> Calibration:
+    """A calibration from its file.
+
+    Raises:
+        PlanFileError: missing, not a calibration, another version, or damaged.
+    """
+    head = read_versioned(path, kind="calibration", format=FORMAT, version=VERSION, again="measure it again")
+    try:
+        found = msgspec.convert(head, Calibration)
+        ratio = None if found.predicted is None else found.ratio
+    except (msgspec.ValidationError, PlannerError, RecursionError) as error:
+        raise PlanFileError(f"{str(path)!r} is damaged: {error}") from None
+    if head.get("ratio") != ratio:
+        raise PlanFileError(f"{str(path)!r} is damaged: its ratio is {head.get('ratio')!r}, and its bytes give {ratio!r}")
+    return found
+
+
+def read_baseline(text: str) -> tuple[int, Kind | None]:
+    """Bytes that do not depend on the model, from a size or the file of a measurement; and the kind of memory, where a file says it.
+
+    Raises:
+        PlannerError: neither.
+    """
+    if os.path.exists(text):
+        found = load_calibration(text)
+        return found.measured_bytes, found.kind
+    return parse_bytes(text, what="baseline"), None

@@ -1,0 +1,1 @@
+"""One function a command; each imports what it needs when it runs."""

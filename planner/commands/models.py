@@ -1,0 +1,151 @@
+"""Commands about a model before any plan: what it takes, what it is made of, and which come along."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from planner import errors
+from planner.arguments import ELSEWHERE, graph_of, memory_of, program_of, step_of
+from planner.commands.options import GRAPH, GRAPH_HELP, JSON, MEMORY, OUTPUT, STEP, options_of
+from planner.console import check_output, print_json, print_lines, printing, say, shown
+from planner.views.progress import spinner
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from planner.graph import Graph
+    from planner.zoo import Model
+
+
+@click.command(epilog=GRAPH_HELP)
+@click.argument("graph")
+@click.option("--batch", "batches", metavar="N,N,...", default="", help="Batch sizes, one row each, for zoo models and ONNX files.")
+@click.option("--fits", metavar="SIZE", help='"16GiB", or a device such as a100, h100, t4, rtx4090: say what fits, and what would help.')
+@click.option("--largest-batch", is_flag=True, help="Find the largest batch that fits; needs --fits.")
+@click.option("--overhead", type=click.FloatRange(min=0), help="With --largest-batch: also with a plan that costs so much more, as 0.3.")
+@click.option("--calibration", metavar="FILE", help="Go by memory as `planner measure -o FILE` found it: baseline + ratio x peak.")
+@click.option("--rule", type=click.Choice(["cs231n"]), help="Show this rule of thumb beside the simulation.")
+@options_of(STEP, GRAPH[1:2], GRAPH[3:], MEMORY, JSON)
+def estimate(
+    graph: str, batches: str, fits: str | None, largest_batch: bool, overhead: float | None, as_json: bool, **options: Any
+) -> None:
+    """Simulate a training step: bytes by component and phase, and whether they fit."""
+    if (largest_batch and fits is None) or (overhead is not None and not largest_batch):
+        raise click.UsageError("--largest-batch needs --fits SIZE, and --overhead needs --largest-batch")
+    if options["inference"] and options["optimizer"] not in (None, "none"):
+        raise click.UsageError(f"--inference has no update, so no --optimizer {options['optimizer']}")
+    from planner import footprint
+    from planner.calibration import load_calibration
+
+    wanted = [int(text) if text.strip().isdecimal() else 0 for text in batches.split(",")] if batches else [None]
+    if 0 in wanted:
+        raise click.UsageError(f"--batch {batches!r}: write batch sizes >= 1 with commas between, as 1,8,32")
+    memory = memory_of(options)
+    calibration = None if options["calibration"] is None else load_calibration(options["calibration"])
+    if fits is not None:  # refuse what is not understood before any work
+        footprint.device_bytes(fits)
+        footprint.check_kind(fits, calibration)
+    given, named = step_of(options)
+    named.update(memory=memory, calibration=calibration)
+    rows, most = [], dict[str, int]()
+    for batch in wanted:
+        with spinner("simulating the step"):
+            found = footprint.estimate(_with_batch(graph, given, batch), rule=options["rule"], **named)
+        rows.append((batch, found, None if fits is None else found.fits(fits)))
+    if largest_batch:
+        for key, allowed in (("largest_batch", None), *((("largest_batch_planned", overhead),) if overhead is not None else ())):
+            with spinner("trying batches"):
+                build = partial(_with_batch, graph, given)
+                most[key] = footprint.largest_batch(build, str(fits), overhead=allowed, **named)
+    if as_json:
+        from planner.views.footprint import as_object
+
+        print_json("planner-estimate", {"rows": [as_object(*row, device=fits) for row in rows], "overhead": overhead, **most})
+    else:
+        from planner.views.footprint import as_lines
+
+        print_lines(*as_lines(rows, device=fits, most=most, overhead=overhead))
+    if fits is not None and not any(row[2] for row in rows):
+        least = min(found.needed_bytes for _, found, _ in rows)
+        say(f"no row fits {fits}; the least that works without a plan, in bytes:\n{least}", last_line=True)
+        raise click.exceptions.Exit(4)
+
+
+@click.command(epilog=GRAPH_HELP)
+@click.argument("graph")
+@click.option("--by", type=click.Choice(["module", "op", "layer"]), default="module", help="What a row is; layer: one op. [module]")
+@click.option("--depth", type=click.IntRange(min=1), help="Modules down to this many parts of a name. [as deep as --limit shows whole]")
+@click.option("--limit", type=click.IntRange(min=0), default=40, show_default=True, help="Rows at most, 0 for all; --json has all.")
+@click.option("--sort", type=click.Choice(["order", "bytes", "saved", "flops", "params"]), help="Largest first. [op types by bytes]")
+@click.option("--top", type=click.IntRange(min=0), default=10, show_default=True, help="List this many of the largest storages.")
+@options_of(GRAPH, MEMORY, JSON)
+def inspect(graph: str, by: str, depth: int | None, limit: int, sort: str | None, top: int, as_json: bool, **options: Any) -> None:
+    """Show what each module or op holds, and what its backward pass keeps alive."""
+    if depth is not None and by != "module":
+        raise click.UsageError(f"--depth is for --by module; --by {by} has no tree")
+    memory = memory_of(options)
+    with spinner("reading the graph"):
+        source: dict[str, Any] = {}
+        program = program_of(graph, options, source)
+        from planner.analysis.inventory import take_inventory
+        from planner.analysis.modules import break_down
+
+        inventory, found = take_inventory(program, memory, top=top, source=source), break_down(program)
+    if as_json:
+        print_json("planner-inventory", {"inventory": inventory, "breakdown": found})
+    else:
+        from planner.views.tables import print_breakdown, print_inventory
+
+        with printing():
+            print_breakdown(found, by=by, depth=depth, limit=limit, sort=sort)
+            print_inventory(inventory, scope=memory.scope)
+
+
+@click.command()
+@click.argument("model", required=False)
+@options_of(GRAPH, OUTPUT, JSON)
+def zoo(model: str | None, output: str | None, force: bool, as_json: bool, **options: Any) -> None:
+    """List the models that come with the planner, or write one as a JSON graph."""
+    from planner.zoo import MODELS
+
+    if model is None and as_json:
+        rows = [
+            (name, entry.argument, entry.description, entry.options, entry.required, tuple(entry.typed_options.values()))
+            for name, entry in MODELS.items()
+        ]
+        columns = ("name", "argument", "description", "options", "required", "types")
+        print_json("planner-models", {"models": [dict(zip(columns, row, strict=True)) for row in rows]})
+        return
+    if model is None:
+        from planner.views.tables import print_models
+
+        with printing():
+            print_models([(name, entry.argument, _option_list(entry), entry.description) for name, entry in MODELS.items()])
+        return
+    if output is None:
+        raise click.UsageError("name the file to write with -o FILE")
+    if model.partition(":")[0] not in MODELS:
+        raise errors.GraphError(f"unknown model {model!r}; known: {', '.join(MODELS)}")
+    check_output(output, force=force)
+    from planner.files import write_whole
+
+    program = program_of(model, options)
+    write_whole(output, program.to_json())
+    if as_json:
+        facts = {"graph": program.name, "fingerprint": program.fingerprint, "ops": len(program.ops), "values": len(program.tensors)}
+        print_json("planner-model", {**facts, "file": shown(output)})
+    else:
+        print_lines(f"Saved {program!r} to {output}")
+
+
+def _option_list(model: Model) -> str:
+    """Options as they are written: with a value, or as an option of their own."""
+    own = [f"--{ELSEWHERE[name]}" for name in model.options if name in ELSEWHERE]
+    return ", ".join([*own, *(option.example for name, option in model.typed_options.items() if name not in ELSEWHERE)])
+
+
+def _with_batch(graph: str, options: dict[str, Any], batch: int | None) -> nx.DiGraph | Graph:
+    return graph_of(graph, {**options, "batch": batch})

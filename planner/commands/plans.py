@@ -1,0 +1,139 @@
+"""Commands that make plans, and those that check them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from planner.arguments import MOST_DIGITS, memory_of, program_of
+from planner.commands.options import FORCE, GRAPH, GRAPH_HELP, JSON, MEMORY, OUTPUT, SEARCH, STRATEGY_NAMES, options_of
+from planner.console import check_output, exit_code, print_json, print_lines, printing, say, shown
+from planner.views.progress import progress_bar, spinner
+
+
+@click.command(epilog=GRAPH_HELP)
+@click.argument("graph")
+@click.option("--budget", help='"7GB" (7e9), "7GiB" (7*2**30), bytes, "40%" or "0.4" of the keep-all peak, or "auto". [least peak]')
+@click.option("--strategy", default="auto", show_default=True, help=f"{STRATEGY_NAMES}.")
+@options_of(SEARCH, GRAPH, MEMORY, OUTPUT, JSON)
+def optimize(graph: str, budget: str | None, allocator: str, output: str | None, force: bool, as_json: bool, **options: Any) -> None:
+    """Find the cheapest plan that fits a budget."""
+    check_output(output, force=force)
+    from planner.api import optimize as find_plan
+
+    memory = memory_of(options)
+    with spinner("reading the graph"):
+        program = program_of(graph, options)
+    with spinner("planning"):
+        plan = find_plan(
+            program, budget, strategy=options["strategy"], allocator=None if allocator == "none" else allocator, memory=memory,
+            order=options["order"], effort=options["effort"], time_limit=options["time_limit"], seed=options["seed"],
+        )  # fmt: skip
+    if output is not None:
+        plan.save(output)
+    if as_json:
+        print_json("planner-report", {"report": plan.report, "overhead": plan.report.overhead, "plan_file": output and shown(output)})
+    else:
+        saved = f"  Saved to {output}" if output else "  Save the plan with -o plan.json; planner verify plan.json checks it"
+        print_lines(str(plan.report), saved)
+
+
+@click.command(epilog=GRAPH_HELP)
+@click.argument("graph")
+@click.option("--budgets", default="16", show_default=True, help='How many, from least peak to keep-all; or a list: "4GB,5GB,40%".')
+@click.option("--strategies", default="auto", show_default=True, help=f'"all", or names with commas between: {STRATEGY_NAMES}.')
+@click.option("--jobs", type=int, default=1, show_default=True, help="Processes; -1 takes every core.")
+@click.option("-o", "--output", "outputs", multiple=True, metavar="FILE", help="Write .csv, .json, .svg, .png or .pdf; may be repeated.")
+@options_of(SEARCH, GRAPH, MEMORY, FORCE, JSON)
+def curve(graph: str, budgets: str, strategies: str, jobs: int, outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Find what memory costs: the cheapest plan at each of many budgets."""
+    for output in outputs:
+        check_output(output, force=options["force"])
+    from planner.api import curve as find_curve
+    from planner.curves import check_path, nothing_fits
+    from planner.search import strategy_names
+
+    for output in outputs:
+        check_path(output)
+    memory = memory_of(options)
+    listed = [budget.strip() for budget in budgets.split(",") if budget.strip()]
+    count = len(listed) == 1 and listed[0].isascii() and listed[0].isdecimal()
+    if count and len(listed[0]) > MOST_DIGITS:
+        raise click.UsageError(f"--budgets: a number of {len(listed[0])} digits is no number of budgets")
+    with spinner("reading the graph"):
+        program = program_of(graph, options)
+    with progress_bar("planning") as progress:
+        found = find_curve(
+            program, int(listed[0]) if count else listed,
+            strategies=strategy_names() if strategies == "all" else [name.strip() for name in strategies.split(",")],
+            allocator=None if options["allocator"] == "none" else options["allocator"], memory=memory, order=options["order"],
+            effort=options["effort"], time_limit=options["time_limit"], seed=options["seed"], jobs=jobs, progress=progress,
+        )  # fmt: skip
+    for output in outputs:
+        found.save(output)
+    if as_json:
+        print_json("planner-curve", {"curve": found, "front": found.front, "files": [shown(output) for output in outputs]})
+    else:
+        print_lines(str(found), f"  Saved to {', '.join(outputs)}" if outputs else "  Draw the curve with -o curve.svg")
+    error = nothing_fits(found)
+    if error is not None and as_json:  # one object is printed, and it says so point by point
+        say(str(error), last_line=True)
+        raise click.exceptions.Exit(exit_code(error))
+    if error is not None:
+        raise error
+
+
+@click.command()
+@click.argument("plan")
+@options_of(JSON)
+def simulate(plan: str, as_json: bool) -> None:
+    """Replay a plan step by step, and print what it takes."""
+    from planner.plan import load
+    from planner.simulator import simulate as judge
+
+    loaded = load(plan)
+    trace = judge(loaded.graph, loaded.schedule, memory=loaded.memory, allocation=loaded.allocation)
+    if as_json:
+        print_json("planner-trace", {"trace": trace})
+    else:
+        from planner.views.tables import print_trace
+
+        with printing():
+            print_trace(trace, name=plan)
+
+
+@click.command(epilog=GRAPH_HELP)
+@click.argument("plan")
+@click.option("--graph", help="Refuse the plan unless it is of this graph.")
+@click.option("--execute", is_flag=True, help="Run it too, on real bytes in one arena; they must be those of a run without a plan.")
+@click.option("--scale", type=click.IntRange(min=1), help="Divide sizes by this to run them. [as little as keeps the arena below 256 MiB]")
+@options_of(GRAPH, JSON)
+def verify(plan: str, graph: str | None, execute: bool, scale: int | None, as_json: bool, **options: Any) -> None:
+    """Hold a plan to every number it claims: legal steps, no two buffers overlapping, peak, arena, cost and budget."""
+    if scale is not None and not execute:
+        raise click.UsageError("--scale is for --execute; give both")
+    given = [name for name in ("batch", "optimizer", "device") if options[name] is not None]
+    given += ["dim"] * bool(options["dims"]) + ["inference"] * bool(options["inference"]) + ["option"] * bool(options["settings"])
+    if given and graph is None:
+        raise click.UsageError(f"--{given[0]} is for --graph; give both")
+    from planner.plan import load
+
+    loaded = load(plan, None if graph is None else program_of(graph, options))
+    trace = loaded.verify()
+    buffers = 0 if loaded.allocation is None else len(loaded.allocation.buffers)
+    needed = loaded.report.needed_bytes
+    with spinner("running the plan"):
+        executed = loaded.execute(scale=scale) if execute else None
+    if as_json:
+        verdict = {"ok": True, "peak_bytes": trace.peak_bytes, "needed_bytes": needed, "budget": loaded.budget}
+        print_json("planner-verdict", {**verdict, **({} if executed is None else {"executed": executed})})
+    else:
+        fits = "least peak" if loaded.budget is None else f"within the budget of {loaded.budget} bytes"
+        steps = len(trace.timeline_bytes)
+        lines = [f"ok: {steps:,} steps legal, {buffers:,} buffers without overlap, arena + reserve {needed} bytes, {fits}"]
+        if executed is not None:
+            sizes = "at full size" if executed.scale == 1 else f"sizes / {executed.scale}"
+            arena = f"one arena of {executed.arena_bytes:,} bytes ({sizes})"
+            lines.append(f"ok: ran {executed.computes:,} computes in {arena}, every byte as in a run without a plan")
+        print_lines(*lines)

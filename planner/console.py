@@ -1,0 +1,106 @@
+"""What commands print, where, and how they end: results on standard output, errors in one line on standard error."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn
+
+import click
+
+from planner import errors
+from planner.names import printable
+
+EXIT_CODES = (
+    (errors.InfeasibleBudget, 4),
+    (errors.TimeLimit, 5),
+    (errors.ScheduleError, 6),
+    (errors.VerificationError, 6),
+    (errors.GraphError, 3),
+    (errors.PlanFileError, 3),
+    (errors.PlannerError, 2),
+)
+
+
+def check_output(output: str | None, *, force: bool) -> None:
+    """Refuse before the work what could not be written after it."""
+    if output is None:
+        return
+    if os.path.exists(output) and not force:
+        raise click.UsageError(f"{output!r} exists; overwrite it with -f, or name another file")
+    folder = os.path.dirname(os.path.abspath(output))
+    special = os.path.exists(output) and not os.path.isfile(output)  # a folder, a device, a pipe
+    if special or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+        raise errors.OutputError(f"cannot write {output!r}; name a file in a folder that exists and can be written")
+
+
+@contextmanager
+def printing() -> Iterator[None]:
+    """Around all that writes results, so that an output which cannot take them is told from everything else that may fail.
+
+    Raises:
+        OutputError: standard output cannot be written. A reader that has left, as `head` does, ends the program in peace.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit):  # rich exits by itself where the reader has left
+        silence()
+        raise click.exceptions.Exit(0) from None
+    except UnicodeEncodeError as error:
+        shown = printable(error.object[error.start : error.end])
+        raise errors.OutputError(f"standard output cannot show {shown!r} as {error.encoding}; set PYTHONIOENCODING=utf-8") from None
+    except OSError as error:
+        silence()
+        raise errors.OutputError(f"cannot write to standard output: {error.strerror or error}") from None
+
+
+def silence() -> None:
+    """What is left in the buffer goes nowhere, so that the interpreter does not fail once more when it ends."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def print_lines(*lines: str) -> None:
+    with printing():
+        for line in lines:
+            click.echo(shown(line))
+
+
+def shown(name: str) -> str:
+    """A file name may hold bytes that are no text; they are shown escaped."""
+    return name.encode(errors="backslashreplace").decode()
+
+
+def print_json(schema: str, content: dict[str, Any]) -> None:
+    import msgspec
+
+    print_lines(msgspec.json.encode({"schema": schema, "version": 1, **content}).decode())
+
+
+def exit_code(error: errors.PlannerError) -> int:
+    return next(code for kind, code in EXIT_CODES if isinstance(error, kind))
+
+
+def say(message: str, *, last_line: bool = False) -> None:
+    """One line on standard error; with `last_line` what follows the last line break is a line of its own."""
+    head, line_break, tail = message.rpartition("\n") if last_line else (message, "", "")
+    lines = [head, tail] if line_break else [head or tail]
+    with suppress(OSError):
+        click.echo("error: " + "\n".join(printable(line) for line in lines), err=True)
+
+
+def fail(kind: str, message: str, code: int, *, as_json: bool, error: errors.PlannerError | None = None) -> NoReturn:
+    """Say what is wrong, and exit; with `as_json` also as the one object on standard output."""
+    say(message, last_line=isinstance(error, errors.InfeasibleBudget))
+    if as_json:
+        facts = {} if error is None else {name: value for name, value in vars(error).items() if not name.startswith("_")}
+        head = {"error": kind, "message": shown(message)}
+        with suppress(errors.OutputError, click.exceptions.Exit):  # it has been said on standard error
+            try:
+                print_json("planner-error", {**head, **facts})
+            except (TypeError, ValueError):  # an attribute that is no JSON
+                print_json("planner-error", head)
+    sys.exit(code)

@@ -1,0 +1,207 @@
+"""The operator table, PyTorch's names: the ops of captured training graphs, forward, backward and update.
+
+A node's reads are the op's tensor arguments in the order of its schema, absent ones and numbers left out, lists one behind the
+other; its outputs are the tensors it returns. Where an op is the same as one of ONNX, it is that row. What differs is what PyTorch
+keeps: one backward op makes all gradients of an op, so each of them reads all that the op reads, and some of it for its shape only.
+Overloads share a row, but for those named here.
+
+Source: autograd and `flop_counter` of torch 2.13.0, asked op by op: `tests/golden/measure_aten.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from planner.lowering import flops, moves
+from planner.lowering.aten_forward import FORWARD
+from planner.lowering.flops import no_flops, per_element, per_input_element, per_output
+from planner.lowering.onnx_operators import LIKE, draw, flat, from_input, from_output
+from planner.lowering.rows import ANY_COUNT, Count, Operator, Params, Sizes, TensorType, Types
+
+
+def _each(names: str, row: Operator) -> dict[str, Operator]:
+    return dict.fromkeys(names.split(), row)
+
+
+def _backward(count: int, *like: int, flops_of: Count | None = None, inplace: bool = True) -> Operator:
+    """An op of a backward pass: nothing differentiates it again. Its outputs are like these inputs."""
+    return Operator(
+        (), flops_of or per_element(count), _masked(*like), inplace=(0,) if inplace and like == (0,) else (), outputs=len(like)
+    )  # fmt: skip
+
+
+def _masked(*like: int) -> Sizes:
+    """The outputs that the op is asked for."""
+
+    def rule(inputs: Types, params: Params) -> tuple[TensorType, ...]:
+        wanted = params.get("output_mask") or params.get("grad_input_mask") or [True] * len(like)
+        return tuple(inputs[i] for i, asked in zip(like, wanted, strict=True) if asked)
+
+    return rule
+
+
+def _in_place(row: Operator) -> Operator:
+    """The op with an underscore: output 0 is the new version of input 0.
+
+    A gradient that reads input 0 needs its old version, which is gone: PyTorch saves a copy of it first. A graph must have that
+    copy as a node; one without it is refused, because it reads what was overwritten.
+    """
+    return replace(row, sizes=LIKE, inplace=(), inplace_backward=False, updates=((0, 0),))
+
+
+def _foreach(lists: int, count: int, *, updates: bool, number: bool = False) -> Operator:
+    """The same for each tensor of a list, as optimizers do it; the last input may be a number that is a tensor."""
+
+    def rule(inputs: Types, params: Params) -> tuple[TensorType, ...]:
+        return tuple(inputs[: (len(inputs) - number) // lists])
+
+    return Operator((), per_output(count), rule, lists=lists, updates=((0, 0),) if updates else (), outputs=ANY_COUNT)
+
+
+def _fused(lists: int, count: int, *updated: int) -> Operator:
+    """A whole optimizer step: parameters, gradients and states as lists, the parameters and these states updated."""
+
+    def rule(inputs: Types, params: Params) -> tuple[TensorType, ...]:
+        length = len(inputs) // lists
+        return tuple(value for i in (0, *updated) for value in inputs[i * length : (i + 1) * length])
+
+    pairs = tuple((i, o) for o, i in enumerate((0, *updated)))
+    return Operator((), per_output(count), rule, lists=lists, updates=pairs, recomputable=False, outputs=ANY_COUNT)
+
+
+def _layer_flops(inputs: Types, outputs: Types, params: Params) -> int:
+    return 4 * math.prod(inputs[0].shape[:2]) * (inputs[1].elements + inputs[2].elements)
+
+
+def _conv_gradient_sizes(inputs: Types, params: Params) -> tuple[TensorType, ...]:
+    bias = TensorType((inputs[2].shape[1] * params.get("groups", 1) if params.get("transposed") else inputs[2].shape[0],), inputs[2].dtype)
+    return tuple(made for made, asked in zip((inputs[1], inputs[2], bias), params["output_mask"], strict=True) if asked)
+
+
+def _samples(inputs: Types, params: Params) -> tuple[TensorType, ...]:
+    return (TensorType((*inputs[0].shape[:-1], int(params["num_samples"])), "int64"),)
+
+
+def _integers(inputs: Types, params: Params) -> tuple[TensorType, ...]:
+    shape = params["size"] if "size" in params else (params["n"],)
+    return (TensorType(tuple(shape), str(params.get("dtype") or "int64")),)
+
+
+def _table(inputs: Types, params: Params) -> tuple[TensorType, ...]:
+    return (TensorType((int(params["num_weights"]), inputs[0].shape[-1]), inputs[0].dtype),)
+
+
+def _given(name: str) -> Sizes:
+    """A shape that the parameter of this name says."""
+    return lambda inputs, params: (TensorType(tuple(params[name]), inputs[0].dtype),)
+
+
+_FACTORIES: Final[Mapping[str, Operator]] = {
+    **_each("zeros ones full empty scalar_tensor new_zeros new_ones new_full new_empty", Operator((), no_flops, moves.filled)),
+    **_each("zeros_like ones_like full_like empty_like", Operator((), no_flops, lambda inputs, params: moves.cast(inputs, params))),
+    "arange": Operator((), no_flops, moves.counted),
+    **_each("rand randn", draw()),
+    **_each("rand_like randn_like randint_like", draw(state=1, rule=moves.cast)),
+    **_each("randint randperm", draw(rule=_integers)),
+    "multinomial": draw(state=1, rule=_samples),
+    **_each("bernoulli uniform normal_functional exponential", draw(state=1, rule=LIKE)),
+    "bernoulli.Tensor": draw(state=2, rule=LIKE),
+}  # fmt: skip
+
+_BACKWARD: Final[Mapping[str, Operator]] = {
+    **_each("threshold_backward hardtanh_backward leaky_relu_backward native_dropout_backward", _backward(1, 0)),
+    **_each("sigmoid_backward tanh_backward hardswish_backward hardsigmoid_backward elu_backward", _backward(4, 0)),
+    **_each("gelu_backward silu_backward mish_backward softplus_backward log_sigmoid_backward", _backward(10, 0)),
+    **_each("_softmax_backward_data _log_softmax_backward_data", _backward(4, 0)),
+    "glu_backward": _backward(5, 1),
+    "_prelu_kernel_backward": _backward(2, 1, 1),
+    "convolution_backward": Operator((), flops.aten_conv_gradient, _conv_gradient_sizes, outputs=3),
+    **_each("native_batch_norm_backward", _backward(11, 1, 2, 2)),
+    "native_layer_norm_backward": _backward(11, 1, 4, 5),
+    "native_group_norm_backward": _backward(11, 1, 4, 4),
+    **_each("max_pool2d_with_indices_backward avg_pool2d_backward _adaptive_avg_pool2d_backward", _backward(1, 1)),
+    **_each("reflection_pad2d_backward replication_pad2d_backward", _backward(1, 1)),
+    **_each("nll_loss_backward nll_loss2d_backward", _backward(1, 1)),
+    **_each("mse_loss_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward", _backward(4, 1)),
+    "grid_sampler_2d_backward": _backward(16, 1, 2),
+    "mkldnn_rnn_layer_backward": _backward(0, *range(7), flops_of=_layer_flops),
+    "embedding_dense_backward": Operator((), per_input_element(1), _table),
+    **_each(
+        "upsample_nearest2d_backward upsample_bilinear2d_backward upsample_bicubic2d_backward",
+        Operator((), per_input_element(8), _given("input_size")),
+    ),
+    **_each("slice_backward select_backward", Operator((), no_flops, _given("input_sizes"))),
+    "_scaled_dot_product_flash_attention_for_cpu_backward": _backward(0, 1, 2, 3, flops_of=flops.attention_gradient),
+    **_each(
+        "_scaled_dot_product_flash_attention_backward _scaled_dot_product_cudnn_attention_backward",
+        _backward(0, 1, 2, 3, flops_of=flops.attention_gradient),
+    ),
+    "_scaled_dot_product_efficient_attention_backward": _backward(0, 1, 2, 3, 4, flops_of=flops.attention_gradient),
+}  # fmt: skip
+
+_IN_PLACE: Final[Mapping[str, Operator]] = {
+    **{
+        f"{name}_": _in_place(FORWARD[name])
+        for name in (
+            "relu", "sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "neg", "abs", "reciprocal", "floor", "ceil", "round", "hardtanh",
+            "hardswish", "hardsigmoid", "silu", "clamp", "clamp_min", "clamp_max", "add", "sub", "mul", "div", "pow", "addcmul", "addcdiv",
+            "lerp", "masked_fill", "index_put", "scatter", "scatter_add", "index_add", "copy", "addmm", "fill",
+        )
+    },
+    "pow_.Scalar": _in_place(from_input(8)),
+    # By the output, whose sign says enough for the positive slopes that are allowed in place.
+    **_each("leaky_relu_ elu_", _in_place(from_output(4))),
+    "zero_": _in_place(flat(0)),
+    **_each("bernoulli_ uniform_ normal_ exponential_", _in_place(draw(state=1, rule=LIKE))),
+    "bernoulli_.Tensor": _in_place(draw(state=2, rule=LIKE)),
+}  # fmt: skip
+
+_OPTIMIZERS: Final[Mapping[str, Operator]] = {
+    **{
+        f"_foreach_{name}{suffix}{overload}": _foreach(lists, count, updates=bool(suffix), number=overload == ".Tensor")
+        for suffix in ("", "_")
+        for names, count, lists, overload in (
+            ("sqrt neg reciprocal exp abs zero", 1, 1, ""),
+            ("add sub mul div maximum minimum pow", 1, 1, ""),
+            ("add sub mul div maximum minimum pow", 1, 2, ".List"),
+            ("add mul div", 1, 1, ".Tensor"),
+            ("addcmul addcdiv", 3, 3, ""),
+            ("lerp copy", 3, 2, ""),
+            ("lerp", 3, 3, ".List"),
+        )
+        for name in names.split()
+        if name not in ("zero", "copy") or suffix
+    },
+    "_foreach_norm": Operator(
+        (), lambda inputs, outputs, params: 2 * sum(value.elements for value in inputs),
+        lambda inputs, params: tuple(TensorType((), value.dtype) for value in inputs), outputs=ANY_COUNT,
+    ),
+    # Parameters, gradients, states, and the count of steps where there is one. With momentum; without amsgrad.
+    **_each("_fused_adam_ _fused_adamw_", _fused(5, 4, 2, 3)),
+    "_fused_sgd_": _fused(3, 2, 2),
+    "_fused_adagrad_": _fused(4, 3, 2),
+}  # fmt: skip
+
+ATEN_OPERATORS: Final[Mapping[str, Operator]] = MappingProxyType(
+    {
+        f"aten.{name}": row
+        for table in (FORWARD, _FACTORIES, _BACKWARD, _IN_PLACE, _OPTIMIZERS)
+        for name, row in table.items()
+    }
+)  # fmt: skip
+
+_BY_VALUES: Final = "the size of its output depends on the values it reads, and sizes must be known before the step runs"
+
+#: Ops that cannot have a row, each with the reason.
+ATEN_REFUSED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **dict.fromkeys(("aten.nonzero", "aten.masked_select", "aten.unique_dim", "aten._unique2", "aten.repeat_interleave"), _BY_VALUES),
+        **dict.fromkeys(
+            ("aten._local_scalar_dense", "aten.item"), "it hands a number to Python, and what happens next depends on it; capture it out"
+        ),
+    }
+)

@@ -1,0 +1,165 @@
+"""How many floating point operations an op takes: one for each multiply and each add.
+
+Convolutions, matrix products and attention are counted exactly. Everything else is of the right order only: memory traffic
+bounds those ops.
+"""
+
+from __future__ import annotations
+
+import math
+
+from planner.lowering.rows import Count, Params, Types
+
+
+def per_element(count: int) -> Count:
+    """So many for each element of output 0."""
+    return lambda inputs, outputs, params: count * outputs[0].elements
+
+
+def per_input_element(count: int) -> Count:
+    """So many for each element of input 0."""
+    return lambda inputs, outputs, params: count * inputs[0].elements
+
+
+def per_output(count: int) -> Count:
+    """So many for each element of every output."""
+    return lambda inputs, outputs, params: count * sum(value.elements for value in outputs)
+
+
+def no_flops(inputs: Types, outputs: Types, params: Params) -> int:
+    """None: data is moved, or not even that."""
+    return 0
+
+
+def sum_flops(inputs: Types, outputs: Types, params: Params) -> int:
+    """One add for each input but the first."""
+    return (len(inputs) - 1) * outputs[0].elements
+
+
+def mean_flops(inputs: Types, outputs: Types, params: Params) -> int:
+    """A sum, and a division."""
+    return len(inputs) * outputs[0].elements
+
+
+def conv(inputs: Types, outputs: Types, params: Params) -> int:
+    """The weight is (Cout, Cin / groups, *kernel): each output element is a dot product of its last axes."""
+    return 2 * outputs[0].elements * math.prod(inputs[1].shape[1:])
+
+
+def conv_transpose(inputs: Types, outputs: Types, params: Params) -> int:
+    """Each input element is spread by the last axes of the weight, (Cin, Cout / groups, *kernel)."""
+    return 2 * inputs[0].elements * math.prod(inputs[1].shape[1:])
+
+
+def conv_gradient(inputs: Types, outputs: Types, params: Params) -> int:
+    """(dY, X, W): as many as forward for each of dX and dW that is made, one an element for the bias."""
+    forward = 2 * inputs[0].elements * math.prod(inputs[2].shape[1:])
+    return sum(forward if len(made.shape) > 1 else inputs[0].elements for made in outputs)
+
+
+def aten_conv(inputs: Types, outputs: Types, params: Params) -> int:
+    """`aten.convolution` is both ways."""
+    return conv_transpose(inputs, outputs, params) if params.get("transposed") else conv(inputs, outputs, params)
+
+
+def aten_conv_gradient(inputs: Types, outputs: Types, params: Params) -> int:
+    """(dY, X, W), of either way."""
+    spread = inputs[1] if params.get("transposed") else inputs[0]
+    forward = 2 * spread.elements * math.prod(inputs[2].shape[1:])
+    return sum(forward if len(made.shape) > 1 else inputs[0].elements for made in outputs)
+
+
+def deform_conv(inputs: Types, outputs: Types, params: Params) -> int:
+    """A convolution on samples that are interpolated first."""
+    return conv(inputs, outputs, params) + 8 * outputs[0].shape[0] * math.prod(outputs[0].shape[2:]) * math.prod(inputs[1].shape[1:])
+
+
+def gemm(inputs: Types, outputs: Types, params: Params) -> int:
+    """The bias is not counted, as is the custom."""
+    return 2 * outputs[0].elements * inputs[0].shape[0 if params.get("transA") else -1]
+
+
+def matmul(inputs: Types, outputs: Types, params: Params) -> int:
+    """Each output element is a dot product of the last axis of input 0."""
+    return 2 * outputs[0].elements * inputs[0].shape[-1]
+
+
+def addmm(inputs: Types, outputs: Types, params: Params) -> int:
+    """(bias, a, b), the bias not counted."""
+    return 2 * outputs[0].elements * inputs[1].shape[-1]
+
+
+def attention(inputs: Types, outputs: Types, params: Params) -> int:
+    """Two products of (..., T, D) by (..., D, S), and the softmax between; a causal mask is not taken off."""
+    scores = math.prod(inputs[0].shape[:-1]) * inputs[1].shape[-2]
+    return scores * (2 * inputs[0].shape[-1] + 2 * inputs[2].shape[-1] + 5)
+
+
+def attention_gradient(inputs: Types, outputs: Types, params: Params) -> int:
+    """(dY, q, k, v, ...): the scores again, and four more products."""
+    scores = math.prod(inputs[1].shape[:-1]) * inputs[2].shape[-2]
+    return scores * (6 * inputs[1].shape[-1] + 4 * inputs[3].shape[-1] + 5)
+
+
+def einsum(inputs: Types, outputs: Types, params: Params) -> int:
+    """The product of all sizes for each factor: 2 for two, as a matrix product; a lone factor is only summed."""
+    sizes = einsum_sizes(inputs, params)
+    return max(len(inputs), 1) * math.prod(sizes.values()) if sizes else 0
+
+
+def einsum_sizes(inputs: Types, params: Params) -> dict[str, int]:
+    """The size of each letter of the equation; axes under an ellipsis are letters counted from the right."""
+    sizes: dict[str, int] = {}
+    for value, term in zip(inputs, einsum_terms(inputs, params)[0], strict=True):
+        for letter, size in zip(term, value.shape, strict=True):
+            sizes[letter] = max(sizes.get(letter, 1), size)
+    return sizes
+
+
+def einsum_terms(inputs: Types, params: Params) -> tuple[list[list[str]], list[str]]:
+    """The letters of each input and of the output."""
+    equation = params.get("equation", "")
+    text = (equation.decode() if isinstance(equation, bytes) else str(equation)).replace(" ", "")
+    left, arrow, right = text.partition("->")
+    terms: list[list[str]] = []
+    for term, value in zip(left.split(","), inputs, strict=True):
+        count = len(value.shape) - len(term.replace("...", ""))
+        head, dots, tail = term.partition("...")
+        terms.append([*head, *(f".{k}" for k in range(count, 0, -1) if dots), *tail])
+    spread = sorted({letter for term in terms for letter in term if letter.startswith(".")}, key=lambda letter: -int(letter[1:]))
+    if arrow:
+        head, dots, tail = right.partition("...")
+        return terms, [*head, *(spread if dots else ()), *tail]
+    every = [letter for term in terms for letter in term if not letter.startswith(".")]
+    return terms, [*spread, *sorted(letter for letter in set(every) if every.count(letter) == 1)]
+
+
+def pool(inputs: Types, outputs: Types, params: Params) -> int:
+    """One for each element of the window."""
+    kernel = [int(size) for size in params.get("kernel_shape") or params.get("kernel_size") or (1,)]
+    if len(kernel) == 1 and "kernel_size" in params:  # PyTorch: one number for all axes
+        kernel *= len(outputs[0].shape) - 2
+    return outputs[0].elements * math.prod(kernel)
+
+
+def lrn(inputs: Types, outputs: Types, params: Params) -> int:
+    """A sum of squares over a window of channels, and a power."""
+    return outputs[0].elements * (2 * int(params.get("size") or 1) + 3)
+
+
+def recurrent(gates: int, pointwise: int) -> Count:
+    """Of X (steps, batch, input) and W (directions, gates * hidden, input): both products of each gate, and the gates themselves."""
+
+    def count(inputs: Types, outputs: Types, params: Params) -> int:
+        steps, batch, width = inputs[0].shape
+        directions, _, hidden = inputs[2].shape
+        return steps * batch * directions * hidden * (2 * gates * (width + hidden) + pointwise)
+
+    return count
+
+
+def sort(inputs: Types, outputs: Types, params: Params) -> int:
+    """Comparisons of a sort along one axis."""
+    axis = params.get("axis", params.get("dim", -1))
+    length = inputs[0].shape[axis] if inputs[0].shape else 1
+    return inputs[0].elements * max(length - 1, 1).bit_length()

@@ -1,0 +1,376 @@
+"""The operator table, ONNX's names: what each op costs, may overwrite, and what its gradients read.
+
+Beside the standard's ops it has those of our zoo (`FusedAttention`, `UpdateStatistics`) and of onnxruntime's training graphs.
+`planner.lowering.aten` has PyTorch's; `planner.lowering.operators` looks up both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from planner.lowering import flops, moves, sizes
+from planner.lowering.flops import no_flops, per_element, per_input_element
+from planner.lowering.rows import ANY_COUNT, Count, Gradient, Operator, Params, Ref, Sizes, TensorType, Types
+
+IN: Final[tuple[Ref, ...]] = tuple(("in", i) for i in range(8))
+OUT: Final[tuple[Ref, ...]] = tuple(("out", k) for k in range(8))
+FREE: Final = Gradient()  # reads nothing but the gradient of the output
+SUM: Final = Gradient(flops="elements")
+PASS: Final = Gradient(how="pass", flops="elements")
+VIEW: Final = Gradient(how="view")
+LIKE: Final = sizes.like(0)
+_EXTREME: Final = Gradient((OUT[0],), own=True)  # the gradient goes to where an input equals the output
+_PRODUCT: Final = (Gradient((IN[1],)), Gradient((IN[0],)))  # each factor's gradient reads the other factor
+_FACTORS: Final = (*_PRODUCT, SUM)
+_ATTENTION: Final = Gradient((*IN[:3], *OUT[:2]))
+_AGAIN: Final = (Gradient(IN[:4]), Gradient(IN[:4]), Gradient((IN[0], IN[1], IN[3])), Gradient(IN[:4]))  # dv by the scores alone
+_AT: Final = Gradient((IN[1],), flops="elements")  # by the indices alone
+
+
+def from_output(count: int) -> Operator:
+    """Element by element, the gradient from the output."""
+    return Operator((Gradient((OUT[0],)),), per_element(count), LIKE, inplace=(0,), inplace_backward=True)
+
+
+def from_input(count: int, *, static: tuple[int, ...] = ()) -> Operator:
+    """Element by element, the gradient from the input."""
+    return Operator((Gradient((IN[0],)),), per_element(count), LIKE, inplace=(0,), inplace_backward=True, static=static)
+
+
+def flat(count: int) -> Operator:
+    """Element by element, steps: no slope, so no gradient flows."""
+    return Operator((), per_element(count), LIKE, inplace=(0,))
+
+
+def predicate(rule: Sizes = sizes.broadcast_bool) -> Operator:
+    """Bools, element by element."""
+    return Operator((), per_element(1), rule)
+
+
+def reshaped(rule: Sizes, *static: int) -> Operator:
+    """The same bytes under another shape."""
+    return Operator((VIEW,), no_flops, rule, view=True, static=static)
+
+
+def moved(rule: Sizes | None, *static: int) -> Operator:
+    """Elements copied to other places: linear, so the gradient reads nothing."""
+    return Operator((FREE,), no_flops, rule, static=static)
+
+
+def reduction(*reads: Ref, keep: bool = True) -> Operator:
+    """Fewer elements along some axes."""
+    return Operator((Gradient(reads),), per_input_element(1), sizes.reduced(keep=keep), static=(1,))
+
+
+def draw(*static: int, state: int = 0, rule: Sizes | None = moves.drawn) -> Operator:
+    """Random numbers: the last input is the saved state of the generator."""
+    return Operator((), per_element(4), rule, static=static, state=state)
+
+
+def _normalized(count: int, sizes_of: Sizes = LIKE) -> Operator:
+    # (x, scale, shift) -> y alone: the backward finds the statistics again.
+    return Operator((Gradient((IN[0], IN[1])), Gradient((IN[0],)), SUM), per_element(count), sizes_of)
+
+
+def _recurrent(gates: int, pointwise: int, parts: int, outputs: int, cell: tuple[Ref, ...], *, keeps_cell: bool) -> Operator:
+    """A recurrent layer; the last output is what training keeps of each step, as cuDNN's reserve does.
+
+    Inputs: x, weights, recurrent weights, bias, first hidden state, and for an LSTM first cell and peepholes.
+
+    Args:
+        parts: values kept a step and hidden unit.
+        cell: what every gradient reads: the gates' own gradients are made from it.
+        keeps_cell: inputs 5 and 6 exist.
+    """
+    count = flops.recurrent(gates, pointwise)
+    inputs = 7 if keeps_cell else 5
+    last = IN[5:7] if keeps_cell else ()
+    extra: dict[int, tuple[Ref, ...]] = {0: (IN[1],), 1: (IN[0],), 2: (IN[4], OUT[0])}  # dX by W, dW by X, dR by the hidden states
+    full = Operator(
+        tuple(Gradient(tuple(dict.fromkeys((*cell, *last, *extra.get(i, ()))))) for i in range(inputs)),
+        count, sizes.recurrent(parts), optional=tuple(range(3, inputs)), flows=tuple(range(outputs - bool(parts))), static=(4,),
+        outputs=outputs,
+        # Nothing kept: the whole forward pass again, from all its inputs.
+        fewer=Operator(
+            (Gradient(IN[:inputs]),) * inputs, count, _but_last(sizes.recurrent(parts)), optional=tuple(range(3, inputs)), flows=None,
+            static=(4,), outputs=outputs - 1,
+        ) if parts else None,
+    )  # fmt: skip
+    return full
+
+
+def _scores_bytes(inputs: Types, outputs: Types, params: Params) -> int:
+    """The scores of all heads at once, as the standard's own definition of the op has them."""
+    q, k = inputs[0], inputs[1]
+    heads = int(params.get("q_num_heads") or 1) if len(q.shape) == 3 else q.shape[1]
+    return TensorType((q.shape[0], heads, q.shape[-2], k.shape[-2]), q.dtype).nbytes
+
+
+def _batch_norm_sizes(inputs: Types, params: Params) -> tuple[TensorType, ...]:
+    return sizes.statistics(sizes.channels)(inputs, params)
+
+
+def _cross_entropy_sizes(inputs: Types, params: Params) -> tuple[TensorType, ...]:
+    return *sizes.label_loss(inputs, params), inputs[0]
+
+
+def _shape_sizes(inputs: Types, params: Params) -> tuple[TensorType, ...]:
+    rank = len(inputs[0].shape)
+    return (TensorType((len(range(rank)[params.get("start") : params.get("end")]),), "int64"),)
+
+
+def _samples(inputs: Types, params: Params) -> tuple[TensorType, ...]:
+    return (TensorType((inputs[0].shape[0], int(params.get("sample_size", 1))), "int32"),)
+
+
+def _but_last(rule: Sizes) -> Sizes:
+    return lambda inputs, params: rule(inputs, params)[:-1]
+
+
+def _first(rule: Sizes) -> Sizes:
+    return lambda inputs, params: rule(inputs, params)[:1]
+
+
+def _each(names: str, make: Operator) -> dict[str, Operator]:
+    return dict.fromkeys(names.split(), make)
+
+
+def _window_flops(count: int) -> Count:
+    return lambda inputs, outputs, params: count * flops.pool(inputs, outputs, params)
+
+
+_PRODUCTS: Final[Mapping[str, Operator]] = {
+    "Conv": Operator(_FACTORS, flops.conv, sizes.conv),
+    "ConvTranspose": Operator(_FACTORS, flops.conv_transpose, sizes.conv_transpose),
+    "Gemm": Operator(_FACTORS, flops.gemm, sizes.gemm),
+    "MatMul": Operator(_PRODUCT, flops.matmul, sizes.matmul),
+    # Each factor's gradient reads all the others; with one factor it is a sum or a transposition.
+    "Einsum": Operator(
+        (Gradient((IN[1], IN[2])), Gradient((IN[0], IN[2])), Gradient((IN[0], IN[1]))), flops.einsum, sizes.einsum, optional=(1, 2)
+    ),
+    # (x, weight, offset, bias, mask): the sampled places depend on the offsets.
+    "DeformConv": Operator(
+        (
+            Gradient((IN[1], IN[2], IN[4])), Gradient((IN[0], IN[2], IN[4])), Gradient((IN[0], IN[1], IN[2], IN[4])), SUM,
+            Gradient((IN[0], IN[1], IN[2])),
+        ),
+        flops.deform_conv, sizes.conv, optional=(3, 4),
+    ),
+    # (q, k, v) -> (y, log of the sum of exponentials, a float32 a row): the scores are made tile by tile and never stored (Dao et al.
+    # 2022). Backward: 3 times the forward here, 2.5 in truth.
+    "FusedAttention": Operator(
+        (_ATTENTION, _ATTENTION, _ATTENTION), flops.attention, sizes.attention, outputs=2,
+        fewer=Operator((Gradient(IN[:3]),) * 3, flops.attention, _first(sizes.attention)),
+    ),
+    # (q, k, v, mask) -> y: nothing is kept, the backward makes the scores again. With more outputs: the keys and values of the past too.
+    "Attention": Operator(
+        _AGAIN, flops.attention, None, workspace=_scores_bytes, optional=(3, 4, 5), outputs=3,
+        fewer=Operator(_AGAIN, flops.attention, _first(sizes.attention), workspace=_scores_bytes, optional=(3, 4, 5)),
+    ),
+    # LSTM keeps the four gates and the cell of each step, GRU its three gates and what the hidden state adds to the last of them.
+    "LSTM": _recurrent(4, 14, 5, 4, (IN[2], OUT[3]), keeps_cell=True),
+    "GRU": _recurrent(3, 12, 4, 3, (IN[2], IN[4], OUT[0], OUT[2]), keeps_cell=False),
+    "RNN": _recurrent(1, 4, 0, 2, (IN[2], OUT[0]), keeps_cell=False),
+}  # fmt: skip
+
+_NORMALIZATIONS: Final[Mapping[str, Operator]] = {
+    # Training: (x, scale, shift) -> (y, saved mean, saved 1/std). Inference: the running mean and variance are inputs 3 and 4.
+    "BatchNormalization": Operator(
+        (Gradient((IN[0], IN[1], OUT[1], OUT[2])), Gradient((IN[0], OUT[1], OUT[2])), SUM), per_element(7), _batch_norm_sizes, outputs=3,
+        fewer=Operator((Gradient((IN[1], IN[4])), Gradient((IN[0], IN[3], IN[4])), SUM), per_element(2), LIKE, inplace=(0,)),
+    ),
+    # (running mean, running variance, batch mean, batch 1/std) -> new running mean and variance: the effect of batch normalization.
+    "UpdateStatistics": Operator((), per_element(6), sizes.like(0, 1), updates=((0, 0), (1, 1)), recomputable=False, outputs=2),
+    # (x, scale, shift) -> (y, mean, 1/std), each row by itself; with one output the backward finds the statistics again.
+    "LayerNormalization": Operator(
+        (Gradient((IN[0], IN[1], OUT[1], OUT[2])), Gradient((IN[0], OUT[1], OUT[2])), SUM), per_element(8), sizes.statistics(sizes.rows),
+        outputs=3, fewer=_normalized(8),
+    ),
+    "InstanceNormalization": _normalized(8),
+    "GroupNormalization": _normalized(8),
+    "RMSNormalization": Operator((Gradient((IN[0], IN[1])), Gradient((IN[0],))), per_element(5), LIKE),
+    "LpNormalization": Operator((Gradient((IN[0],)),), per_element(4), LIKE),
+    "MeanVarianceNormalization": Operator((Gradient((IN[0],)),), per_element(6), LIKE),
+    "LRN": Operator((Gradient((IN[0], OUT[0])),), flops.lrn, LIKE),
+    "Softmax": Operator((Gradient((OUT[0],)),), per_element(5), LIKE),
+    "LogSoftmax": Operator((Gradient((OUT[0],)),), per_element(5), LIKE),
+    "Hardmax": Operator((), per_element(1), LIKE),
+    # (x, generator state) -> (y, bool mask); with one output it is the identity of inference.
+    "Dropout": Operator(
+        (Gradient((OUT[1],)),), per_element(2), lambda inputs, params: (inputs[0], TensorType(inputs[0].shape, "bool")), inplace=(0,),
+        inplace_backward=True, state=1, static=(1, 2), outputs=2,
+        fewer=Operator((PASS,), no_flops, LIKE, view=True, static=(1, 2)),
+    ),
+    # (logits, int64 labels, weights) -> (loss, log-probabilities): exp of the latter minus the one-hot label is the gradient.
+    "SoftmaxCrossEntropyLoss": Operator(
+        (Gradient((OUT[1], IN[1], IN[2])),), per_input_element(5), _cross_entropy_sizes, optional=(2,), outputs=2,
+        fewer=Operator((Gradient((IN[0], IN[1], IN[2])),), per_input_element(5), sizes.label_loss, optional=(2,)),
+    ),
+    "NegativeLogLikelihoodLoss": Operator((Gradient((IN[1], IN[2])),), per_input_element(1), sizes.label_loss, optional=(2,)),
+}  # fmt: skip
+
+_WINDOWS: Final[Mapping[str, Operator]] = {
+    # With its int64 indices the backward needs nothing else; without, it finds the maximum again (as cuDNN and MXNet do).
+    "MaxPool": Operator(
+        (Gradient((OUT[1],)),), flops.pool, sizes.pool_indices, outputs=2,
+        fewer=Operator((Gradient((IN[0], OUT[0])),), flops.pool, sizes.pool),
+    ),
+    "AveragePool": Operator((FREE,), flops.pool, sizes.pool),
+    "LpPool": Operator((Gradient((IN[0], OUT[0])),), _window_flops(2), sizes.pool),
+    "GlobalAveragePool": Operator((FREE,), per_input_element(1), sizes.global_pool),
+    "GlobalMaxPool": Operator((Gradient((IN[0], OUT[0])),), per_input_element(1), sizes.global_pool),
+    "GlobalLpPool": Operator((Gradient((IN[0], OUT[0])),), per_input_element(2), sizes.global_pool),
+    "MaxUnpool": Operator((_AT,), no_flops, None, static=(2,)),
+    # (x, boxes, image of each box): the mean of interpolated samples.
+    "RoiAlign": Operator((Gradient((IN[1], IN[2])),), per_element(16), None),
+    # (x, places to sample).
+    "GridSample": Operator((Gradient((IN[1],)), Gradient((IN[0], IN[1]))), per_element(8), None),
+    "AffineGrid": Operator((FREE,), per_element(4), None, static=(1,)),
+    # Interpolation is linear in x; region, scales and sizes are arguments. FLOPs: bilinear.
+    "Resize": Operator((FREE,), per_element(8), sizes.resize, static=(1, 2, 3)),
+    "Upsample": Operator((FREE,), per_element(8), sizes.resize, static=(1,)),
+    "Col2Im": Operator((FREE,), per_input_element(1), None, static=(1, 2)),
+}  # fmt: skip
+
+_ELEMENTWISE: Final[Mapping[str, Operator]] = {
+    "Relu": from_output(1),
+    **_each("Sigmoid Tanh Exp", from_output(4)),
+    **_each("Sqrt Reciprocal", from_output(1)),
+    "Tan": from_output(8),  # 1 + y^2
+    # By its input: the sign of the output tells only for positive slopes.
+    "LeakyRelu": from_input(2),
+    "Clip": from_input(2, static=(1, 2)),
+    **_each("Gelu Erf Softplus Mish", from_input(8)),
+    **_each("Log HardSwish Elu Selu Celu Swish Softsign Shrink", from_input(4)),
+    **_each("Sin Cos Asin Acos Atan Sinh Cosh Asinh Acosh Atanh", from_input(8)),
+    "HardSigmoid": from_input(3),
+    "ThresholdedRelu": from_input(1),
+    "Abs": from_input(1),
+    "Neg": Operator((FREE,), per_element(1), LIKE, inplace=(0,), inplace_backward=True),
+    "Add": Operator((PASS, PASS), per_element(1), sizes.broadcast, inplace=(0, 1)),
+    "Sum": Operator((PASS,), flops.sum_flops, sizes.broadcast, variadic=True, inplace=(0,)),
+    "Mean": Operator((FREE,), flops.mean_flops, sizes.broadcast, variadic=True, inplace=(0,)),
+    **_each("Max Min", Operator((_EXTREME,), flops.sum_flops, sizes.broadcast, variadic=True, inplace=(0,))),
+    "Sub": Operator((PASS, FREE), per_element(1), sizes.broadcast, inplace=(0, 1)),
+    "Mul": Operator(_PRODUCT, per_element(1), sizes.broadcast, inplace=(0, 1), inplace_backward=True),
+    "Div": Operator(
+        (Gradient((IN[1],)), Gradient((IN[0], IN[1]))), per_element(1), sizes.broadcast, inplace=(0, 1), inplace_backward=True
+    ),
+    # a - b trunc(a / b), or with floor.
+    "Mod": Operator((PASS, Gradient((IN[0], IN[1]))), per_element(3), sizes.broadcast, inplace=(0, 1)),
+    # (base, exponent): the exponent's gradient is the output times the logarithm of the base.
+    "Pow": Operator((Gradient((IN[0], IN[1])), Gradient((IN[0], OUT[0]))), per_element(8), sizes.broadcast, inplace=(0,)),
+    "PRelu": Operator((Gradient((IN[0], IN[1])), Gradient((IN[0],))), per_element(2), LIKE, inplace=(0,)),
+    # (condition, x, y): the bool condition alone says where the gradient goes.
+    "Where": Operator((None, Gradient((IN[0],)), Gradient((IN[0],))), per_element(1), sizes.chosen, inplace=(1, 2)),
+    # (x, cosines, sines, positions): the rotation backwards. The tables are constants.
+    "RotaryEmbedding": Operator((Gradient(IN[1:4]), None, None), per_element(3), LIKE, optional=(3,)),
+    **_each("Equal Greater GreaterOrEqual Less LessOrEqual And Or Xor", predicate()),
+    **_each("Not IsNaN IsInf", predicate(sizes.like_as(0, "bool"))),
+    **_each("Floor Ceil Round Sign BitwiseNot", flat(1)),
+    **_each("BitwiseAnd BitwiseOr BitwiseXor BitShift", Operator((), per_element(1), sizes.broadcast)),
+}  # fmt: skip
+
+_REDUCTIONS: Final[Mapping[str, Operator]] = {
+    **_each("ReduceSum ReduceMean", reduction()),
+    **_each("ReduceMax ReduceMin ReduceProd ReduceL2 ReduceLogSumExp", reduction(IN[0], OUT[0])),
+    **_each("ReduceL1 ReduceSumSquare", reduction(IN[0])),
+    "ReduceLogSum": reduction(OUT[0]),  # 1 / sum = exp(-y)
+    **_each("ArgMax ArgMin", Operator((), per_input_element(1), sizes.arg_reduced(keep=True))),
+    "CumSum": Operator((FREE,), per_element(1), LIKE, static=(1,)),
+    "CumProd": Operator((Gradient((IN[0], OUT[0])),), per_element(1), LIKE, static=(1,)),
+    # (x) -> (values, int64 indices): the gradient goes back to where the values came from.
+    "TopK": Operator((Gradient((OUT[1],), flops="elements"),), flops.sort, moves.top, static=(1,), outputs=2),
+    "Det": Operator(
+        (Gradient((IN[0], OUT[0])),), per_input_element(2), lambda inputs, params: (inputs[0]._replace(shape=inputs[0].shape[:-2]),)
+    ),
+}  # fmt: skip
+
+_MOVES: Final[Mapping[str, Operator]] = {
+    "Concat": Operator((FREE,), no_flops, moves.concatenated, variadic=True),
+    "Transpose": moved(moves.transposed),
+    "Cast": moved(moves.cast),
+    "CastLike": moved(None, 1),
+    "Pad": moved(moves.padded, 1, 2, 3),
+    "Slice": moved(moves.sliced, 1, 2, 3, 4),
+    "Tile": moved(moves.tiled, 1),
+    "Expand": moved(moves.expanded, 1),
+    "DepthToSpace": moved(moves.depth_to_space),
+    "SpaceToDepth": moved(moves.space_to_depth),
+    "Trilu": moved(LIKE, 1),
+    "CenterCropPad": moved(None, 1),
+    "DFT": Operator((FREE,), per_input_element(5), None, static=(1, 2)),
+    # (x, length of each sequence).
+    "ReverseSequence": Operator((Gradient((IN[1],)),), no_flops, LIKE),
+    # The gradients of all outputs, joined.
+    "Split": Operator((FREE,), no_flops, moves.split, flows=None, static=(1,), outputs=ANY_COUNT),
+    # (table, int64 indices): an embedding. Its gradient is as large as the table.
+    "Gather": Operator((_AT, None), no_flops, moves.gathered),
+    "GatherElements": Operator((_AT, None), no_flops, moves.gathered_elements),
+    "GatherND": Operator((_AT, None), no_flops, moves.gathered_slices),
+    # (x, indices, updates): overwritten elements have no gradient, and the updates get theirs.
+    **_each("Scatter ScatterElements ScatterND", Operator((_AT, None, _AT), no_flops, LIKE, inplace=(0,))),
+    # (indices), with depth and both values as arguments.
+    "OneHot": Operator((), no_flops, moves.one_hot, static=(1, 2)),
+    "EyeLike": Operator((), no_flops, None, static=(0,)),
+    "Shape": Operator((), no_flops, _shape_sizes),
+    "Size": Operator((), no_flops, lambda inputs, params: (TensorType((), "int64"),)),
+    "Identity": Operator((PASS,), no_flops, LIKE, view=True),
+    "Reshape": reshaped(moves.reshaped, 1),
+    "Flatten": reshaped(moves.flattened),
+    "Squeeze": reshaped(moves.squeezed, 1),
+    "Unsqueeze": reshaped(moves.unsqueezed, 1),
+    **_each("RandomNormal RandomUniform", draw()),
+    **_each("RandomNormalLike RandomUniformLike", draw(0, rule=None)),
+    "Bernoulli": draw(state=1, rule=LIKE),
+    "Multinomial": draw(state=1, rule=_samples),
+}  # fmt: skip
+
+# Ops of a training step that others differentiated (onnxruntime's names); nothing differentiates them again.
+_GRADIENTS: Final[Mapping[str, Operator]] = {
+    "ReluGrad": flat(1),
+    "Scale": flat(1),
+    "DropoutGrad": Operator((), per_element(2), LIKE, inplace=(0,), static=(2, 3)),
+    "ConvGrad": Operator((), flops.conv_gradient, outputs=3),
+    "BatchNormInternal": Operator((), per_element(7), sizes.like(0, 3, 4, 3, 3), outputs=5),
+    "BatchNormalizationGrad": Operator((), per_element(11), sizes.like(1, 2, 2), outputs=3),
+    "MaxPoolGrad": Operator((), per_input_element(1)),
+    "AveragePoolGrad": Operator((), per_element(1)),
+    "SoftmaxCrossEntropyLossGrad": Operator((), per_element(2), sizes.like(1)),
+    "ConcatTraining": Operator((), no_flops, outputs=2),
+    "SplitTraining": Operator((), no_flops, outputs=ANY_COUNT),
+    # (buffer, gradient, flag) -> (done, the buffer's new version, in place).
+    "InPlaceAccumulatorV2": Operator((), per_input_element(1), updates=((0, 1),), recomputable=False, outputs=2),
+}
+
+ONNX_OPERATORS: Final[Mapping[str, Operator]] = MappingProxyType(
+    {**_PRODUCTS, **_NORMALIZATIONS, **_WINDOWS, **_ELEMENTWISE, **_REDUCTIONS, **_MOVES, **_GRADIENTS}
+)
+
+_BY_VALUES: Final = "the size of its output depends on the values it reads, and sizes must be known before the step runs"
+_SEQUENCES: Final = "it makes or reads a sequence, an optional or a string, which is no tensor of known size"
+_QUANTIZED: Final = "it works on quantized integers, and has no gradient; export the model in floating point"
+_SUBGRAPHS: Final = "which of its subgraphs runs, and how often, depends on what is fed; export the branch you run"
+
+#: Ops that cannot have a row, each with the reason.
+REFUSED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **dict.fromkeys(("NonZero", "Unique", "Compress", "NonMaxSuppression", "Range"), _BY_VALUES),
+        **dict.fromkeys(
+            (
+                "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength", "SequenceMap",
+                "ConcatFromSequence", "SplitToSequence", "Optional", "OptionalGetElement", "OptionalHasElement", "StringConcat",
+                "StringNormalizer", "StringSplit", "RegexFullMatch", "TfIdfVectorizer", "ImageDecoder",
+            ),
+            _SEQUENCES,
+        ),
+        **dict.fromkeys(
+            ("MatMulInteger", "ConvInteger", "QLinearConv", "QLinearMatMul", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"),
+            _QUANTIZED,
+        ),
+        **dict.fromkeys(("If", "Loop", "Scan"), _SUBGRAPHS),
+    }
+)  # fmt: skip
+

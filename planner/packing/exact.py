@@ -1,0 +1,284 @@
+"""Packing of intervals: a portfolio that stops at the bound, then a search of the crowded sections for an arena with no waste."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+
+from planner.analysis.encode import Ints
+from planner.kernels.canonical import EXHAUSTED, PACKED, PAUSED
+from planner.kernels.fit import place
+from planner.packing.intervals import Intervals, sections_of
+from planner.packing.restarts import turns
+
+#: Rows of buffers and sections the search looks at for effort 1; about two seconds.
+WORK: Final = 1_000_000_000
+#: Work of one call of the kernel: about 50 ms, so that an interrupt is heard.
+SLICE: Final = 25_000_000
+#: Times that all buffers are placed again by a rule that learns from what ended too high: before the search, and where it failed.
+QUICK_ROUNDS: Final = 6
+MOST_ROUNDS: Final = 32
+#: Buffers so placed in all, so that many are placed fewer times.
+MOST_PLACEMENTS: Final = 600_000
+#: So few buffers are searched as a whole.
+SMALL: Final = 600
+#: A core of more buffers than this is left to the portfolio.
+MOST_CORE: Final = 4000
+
+
+PlacementOrder = Literal["size", "breadth"]
+#: Called with the arena and the proven bound, in bytes.
+Progress = Callable[[int, int], None]
+
+
+class Packing(NamedTuple):
+    """Offsets, and what is proven of them.
+
+    Args:
+        offset: bytes, one a buffer.
+        top_bytes: highest end.
+        bound_bytes: proven: no packing is smaller. Equal to `top_bytes` where this one is smallest.
+        rule: what found it.
+        nodes: placements tried by the search.
+        cut_short: a deadline or an interrupt stopped the search.
+    """
+
+    offset: Ints
+    top_bytes: int
+    bound_bytes: int
+    rule: str
+    nodes: int
+    cut_short: bool
+
+    @property
+    def gap_bytes(self) -> int:
+        """Bytes between the arena and the proven bound."""
+        return self.top_bytes - self.bound_bytes
+
+
+def pack(
+    intervals: Intervals,
+    *,
+    capacity: int | None = None,
+    effort: float = 1.0,
+    seed: int = 0,
+    deadline: float | None = None,
+    progress: Progress | None = None,
+) -> Packing:
+    """The smallest arena that can be found for so much effort, and the proven bound.
+
+    Args:
+        intervals: buffers.
+        capacity: bytes; stop at the first packing within it. None: at the proven bound.
+        effort: work of the search, counted, so that the same input gives the same offsets on any machine; 0: the portfolio alone.
+        seed: of the restarts.
+        deadline: `time.monotonic()` seconds at which the search stops with what it has.
+        progress: called now and then with the arena and the bound, in bytes.
+    Source: the portfolio is that of Pisarchyk and Lee 2020; for the search see `planner.kernels.canonical`. Ours differs from
+        MiniMalloc (Moffitt 2023): the first target is the bound, and only the buffers of crowded sections are searched, the others
+        placed around them; always an incumbent.
+    """
+    search = _Search(intervals, capacity, seed, deadline, progress)
+    try:
+        search.portfolio()
+        if effort:
+            search.squeeze(QUICK_ROUNDS)
+            search.improve(int(WORK * effort))
+    except KeyboardInterrupt:
+        if search.top < 0:
+            raise
+        search.cut_short = True
+    return search.packing()
+
+
+
+
+
+def pack_once(intervals: Intervals, *, order: PlacementOrder, best: bool) -> Packing:
+    """Each buffer once, at the lowest offset where it fits, or (`best`) where it leaves the smallest gap.
+
+    Source: Pisarchyk and Lee 2020, greedy by size and by breadth.
+    """
+    search = _Search(intervals, None, 0, None, None)
+    offset = search.sections.fixed.copy()
+    search.keep(order, offset, search.place(search.order(order), offset, best=best))
+    return search.packing()
+
+
+class _Search:
+    """One packing problem, its incumbent and its bound, in units."""
+
+    def __init__(
+        self, intervals: Intervals, capacity: int | None, seed: int, deadline: float | None, progress: Progress | None
+    ) -> None:
+        self.seed, self.deadline, self.progress = seed, deadline, progress
+        self.sections = sections_of(intervals)
+        self.bound = self.sections.bound
+        self.goal = self.bound if capacity is None else max(self.bound, capacity // self.sections.unit)
+        self.offset: Ints = np.zeros(0, dtype=np.int64)
+        self.top, self.rule, self.nodes, self.cut_short = -1, "none", 0, False
+        self.width, self.fixed = intervals.end - intervals.start, intervals.fixed
+
+    def packing(self) -> Packing:
+        unit = self.sections.unit
+        offset = np.where(self.fixed >= 0, self.fixed, self.offset * unit)
+        return Packing(offset, self.top * unit, self.bound * unit, self.rule, self.nodes, self.cut_short)
+
+    def portfolio(self) -> None:
+        """Rules that place each buffer once, until one reaches the goal."""
+        for rule, order, best in self._rules():
+            offset = self.sections.fixed.copy()
+            self.keep(rule, offset, self.place(order, offset, best=best))
+            if self.top <= self.goal:
+                return
+
+    def improve(self, work: int) -> None:
+        """Search for the goal with half the work, then between the highest target that failed and the incumbent."""
+        target, failed, share = self.goal, self.goal - 1, work // 2
+        while self.top > self.goal and work > 0 and not self.cut_short:
+            spent, outcome = self._attempt(target, min(share, work))
+            if target == self.goal and outcome != "packed":
+                self.squeeze(MOST_ROUNDS)
+            if outcome == "large":
+                return
+            work -= spent
+            if outcome == "failed":
+                failed = max(failed, target)
+            failed = max(failed, self.goal - 1)
+            target = failed + max((self.top - failed) // 2, 1)
+            if target >= self.top:
+                return
+            share = max(work // 4, 1)
+
+    # ------------------------------------------------------------------------------------------------ rules
+
+    def _rules(self) -> Iterator[tuple[str, Ints, bool]]:
+        sections = self.sections
+        area = sections.size * self.width.astype(np.float64)
+        yield "breadth first-fit", self.order("breadth"), False
+        yield "size first-fit", self.order("size"), False
+        yield "breadth best-fit", self.order("breadth"), True
+        yield "size best-fit", self.order("size"), True
+        yield "area first-fit", self._decreasing(area, sections.size), False
+        yield "lifetime first-fit", self._decreasing(self.width, sections.size), False
+        yield "birth best-fit", self._decreasing(-sections.first, sections.size), True
+
+    def order(self, name: PlacementOrder) -> Ints:
+        """Rows in the order they are placed: decreasing size, or those live at the busiest section first, and then by size."""
+        size = self.sections.size
+        return self._decreasing(size) if name == "size" else self._decreasing(self._busiest(), size)
+
+    def _decreasing(self, *keys: np.typing.NDArray[Any]) -> Ints:
+        """Fixed buffers first; ties by birth."""
+        free = (self.sections.fixed < 0).astype(np.int64)
+        return np.lexsort((self.sections.first, *(-key for key in reversed(keys)), free))
+
+    def _busiest(self) -> Ints:
+        """For each buffer, the most units live in a section of its lifetime; range maxima from a sparse table."""
+        sections = self.sections
+        levels = [sections.load]
+        while 2 ** len(levels) <= len(sections.load):
+            half = 2 ** (len(levels) - 1)
+            levels.append(np.maximum(levels[-1][:-half], levels[-1][half:]))
+        busiest = np.zeros(len(sections.size), dtype=np.int64)
+        length = sections.last - sections.first
+        level_of = np.frexp(length)[1] - 1
+        for level, table in enumerate(levels):
+            rows = np.flatnonzero((level_of == level) & (length > 0))
+            busiest[rows] = np.maximum(table[sections.first[rows]], table[sections.last[rows] - 2**level])
+        return busiest
+
+    def squeeze(self, rounds: int) -> None:
+        """Place again and again, each time with the buffers that ended above the goal before those that did not.
+
+        Source: squeaky wheel optimisation, Joslin and Clements 1999.
+        """
+        sections = self.sections
+        rounds = min(rounds, MOST_PLACEMENTS // max(len(sections.size), 1))
+        rules = [rule for rule in self._rules() if rule[0] in ("lifetime first-fit", "birth best-fit")]
+        for rule, order, best in rules[: 1 if rounds == QUICK_ROUNDS else 2]:
+            rank = np.empty(len(order), dtype=np.int64)
+            rank[order] = np.arange(len(order))
+            blame = np.zeros(len(order), dtype=np.int64)
+            for _ in range(rounds):
+                if self.top <= self.goal or self._late():
+                    return
+                offset = sections.fixed.copy()
+                self.keep(f"{rule}, squeezed", offset, self.place(self._decreasing(blame, -rank), offset, best=best))
+                blame[offset + sections.size > self.goal] += 1
+
+    def place(self, order: Ints, offset: Ints, *, best: bool) -> int:
+        sections = self.sections
+        return int(place(order, sections.size, sections.alignment, sections.first, sections.last, best, offset))
+
+    def keep(self, rule: str, offset: Ints, top: int) -> None:
+        if self.top < 0 or top < self.top:
+            self.offset, self.top, self.rule = offset, top, rule
+            if self.progress is not None:
+                self.progress(top * self.sections.unit, self.bound * self.sections.unit)
+
+    # ------------------------------------------------------------------------------------------------ search
+
+    def _attempt(self, target: int, work: int) -> tuple[int, Literal["packed", "failed", "large"]]:
+        """Pack the buffers of the crowded sections within a target, and the others around them: (work spent, what came of it).
+
+        A buffer that then goes above the target adds its sections to the crowded ones, and all is packed again.
+        """
+        sections = self.sections
+        hot = sections.load >= min(target, int(sections.load.max(initial=0)))
+        small = np.count_nonzero(sections.last > sections.first) <= SMALL
+        spent = 0
+        while spent < work:
+            rows = np.flatnonzero(sections.last > sections.first) if small else self._alive(hot)
+            if len(rows) > MOST_CORE:
+                return spent, "large"
+            used, outcome, placed = self._solve(rows, target, work - spent)
+            spent += used
+            if outcome == EXHAUSTED:  # a proof for the core is one for all
+                self.bound = max(self.bound, target + 1)
+                self.goal = max(self.goal, self.bound)
+            if outcome != PACKED:
+                break
+            offset = sections.fixed.copy()
+            offset[rows] = placed
+            core = np.zeros(len(offset), dtype=np.int64)
+            core[rows] = 1
+            self.keep("exact", offset, self.place(self._decreasing(core, sections.size), offset, best=False))
+            if self.top <= target:
+                return spent, "packed"
+            for row in np.flatnonzero(offset + sections.size > target):
+                first, last = sections.first[row], sections.last[row]
+                hot[[first, last - 1, first + int(sections.load[first:last].argmax())]] = True
+        return spent, "failed"
+
+    def _alive(self, hot: np.typing.NDArray[np.bool_]) -> Ints:
+        """Buffers alive in a hot section, and all fixed ones."""
+        before = np.concatenate(([0], np.cumsum(hot)))
+        sections = self.sections
+        alive = before[sections.last] > before[sections.first]
+        return np.flatnonzero(alive | ((sections.fixed >= 0) & (sections.last > sections.first)))
+
+    def _solve(self, rows: Ints, target: int, work: int) -> tuple[int, int, Ints]:
+        """Rankings in turn, each round with twice the work: (work spent, PACKED, EXHAUSTED or PAUSED, offsets)."""
+        every = self.sections
+        columns = (every.size, every.first, every.last, every.alignment, every.fixed)
+        core = sections_of(Intervals(*(column[rows] for column in columns)))
+        spent = 0
+        for one, limit in turns(core, self.width[rows], target // core.unit, self.seed):
+            while one.work < limit:
+                before, nodes = one.work, one.nodes
+                outcome = one.run(min(limit, before + SLICE))
+                spent += one.work - before
+                self.nodes += one.nodes - nodes
+                if outcome in (PACKED, EXHAUSTED):
+                    return spent, outcome, one.placed * core.unit
+                if spent >= work or self._late():
+                    return spent, PAUSED, one.placed
+        raise AssertionError("the turns never end")
+
+    def _late(self) -> bool:
+        self.cut_short = self.cut_short or (self.deadline is not None and time.monotonic() > self.deadline)
+        return self.cut_short

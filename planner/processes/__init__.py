@@ -1,0 +1,1 @@
+"""A command that runs beside us: its process tree, its signals, and what its Pythons report."""

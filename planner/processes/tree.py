@@ -1,0 +1,112 @@
+"""The process tree of a command, and what it holds. psutil is imported when a tree is made."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from planner.processes import allocator_hook
+
+if TYPE_CHECKING:
+    from psutil import Process
+
+_LEAVING_SECONDS: Final = 0.5  # for processes that end because the command did
+_GRACE_SECONDS: Final = 3.0  # between asking what is left to end, and killing it
+
+
+class Tree:
+    """The processes of a command, and the most that they held.
+
+    Args:
+        pid: of the command.
+        mark: the value of `allocator_hook.FOLDER` in the environment of each of them.
+    """
+
+    def __init__(self, pid: int, mark: str) -> None:
+        import psutil
+
+        self._psutil, self._mark = psutil, mark
+        self._seen: set[Process] = set()
+        self.method = "rss"
+        with suppress(psutil.Error):
+            self._seen.add(psutil.Process(pid))
+            self.method = "pss" if hasattr(psutil.Process().memory_full_info(), "pss") else "rss"
+        self.sampled_bytes = self.processes = self.most_processes = 0
+
+    def alive(self) -> set[Process]:
+        """Those that run; who lost its parent is still ours, and so are its children."""
+        found: set[Process] = set()
+        for process in sorted(self._seen, key=lambda process: process.create_time()):  # parents first: one look finds most
+            if process not in found and process.is_running():
+                with suppress(self._psutil.Error):
+                    found |= {process, *process.children(recursive=True)}
+        self._seen = found
+        return found
+
+    def sample(self) -> None:
+        """Add up what the tree holds now."""
+        resident = {process: nbytes for process in self.alive() if (nbytes := self._resident_bytes(process))}  # 0: it has ended
+        self.processes = len(resident)
+        self.most_processes = max(self.most_processes, self.processes)
+        largest_bytes = max(resident.values(), default=0)
+        self.sampled_bytes = max(self.sampled_bytes, largest_bytes)
+        if sum(resident.values()) > self.sampled_bytes:  # PSS is costly to read, and its sum is never above that of RSS
+            self.sampled_bytes = max(self.sampled_bytes, self._together_bytes(resident))
+
+    def _together_bytes(self, resident: dict[Process, int]) -> int:
+        """The sum of PSS, unless what changes while it is read would count twice.
+
+        Where a process ends meanwhile, its shares go to the others: 0, the next sample will tell. A child made by vfork has its
+        parent's pages for its own until it becomes another program; read first, it has had time to, and has little left after.
+        """
+        youngest_first = sorted(resident, key=lambda process: process.create_time(), reverse=True)
+        total = sum(self._share_bytes(process, resident[process]) for process in youngest_first)
+        after = [self._resident_bytes(process) for process in resident]
+        return min(total, sum(after)) if all(after) else 0
+
+    def _resident_bytes(self, process: Process) -> int:
+        try:
+            return int(process.memory_info().rss)
+        except self._psutil.Error:
+            return 0
+
+    def _share_bytes(self, process: Process, resident_bytes: int) -> int:
+        if self.method == "rss":
+            return resident_bytes
+        try:
+            return int(process.memory_full_info().pss)
+        except self._psutil.AccessDenied:  # it changed its user
+            return resident_bytes
+        except self._psutil.Error:
+            return 0
+
+    def send(self, number: int) -> None:
+        """Send a signal to all of them."""
+        for process in self.alive():
+            with suppress(self._psutil.Error, OSError, ValueError):
+                process.send_signal(number)
+
+    def left(self, *, wait_seconds: float = _LEAVING_SECONDS) -> list[Process]:
+        """Those that still run, after a moment to end by themselves; also those that no sample saw, by their environment."""
+        found = self.alive()
+        for process in self._psutil.process_iter():
+            with suppress(self._psutil.Error, OSError):
+                if process.environ().get(allocator_hook.FOLDER) == self._mark:
+                    found.add(process)
+        running: list[Process] = []
+        for process in self._psutil.wait_procs(found, timeout=wait_seconds)[1]:
+            with suppress(self._psutil.Error):
+                if process.status() != self._psutil.STATUS_ZOMBIE:
+                    running.append(process)
+        return running
+
+    def end(self, processes: Sequence[Process]) -> None:
+        """Ask processes to end, and kill those that do not."""
+        waiting = list(processes)
+        for number in (signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM)):
+            for process in waiting:
+                with suppress(self._psutil.Error, OSError):
+                    process.send_signal(number)
+            waiting = self._psutil.wait_procs(waiting, timeout=_GRACE_SECONDS)[1]

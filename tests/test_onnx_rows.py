@@ -1,0 +1,198 @@
+"""from_onnx on models made of the rarer ops: what training keeps of them, and what is refused by node and reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from naive import keep_all
+
+from planner.errors import GraphError
+from planner.lowering.onnx import from_onnx
+from planner.lowering.onnx_operators import ONNX_OPERATORS, REFUSED
+from planner.lowering.schema import lower
+from planner.simulator import simulate
+
+onnx = pytest.importorskip("onnx")
+from onnx import TensorProto, helper  # noqa: E402
+
+F, I64 = TensorProto.FLOAT, TensorProto.INT64
+
+
+def weights(name: str, *shape: int) -> Any:
+    return helper.make_tensor(name, F, shape, bytes(4 * _size(shape)), raw=True)
+
+
+def ints(name: str, *values: int) -> Any:
+    return helper.make_tensor(name, I64, [len(values)], values)
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    return shape[0] * _size(shape[1:]) if shape else 1
+
+
+def written(folder: Path, nodes: list[Any], shape: list[int], initializers: list[Any], *, opset: int = 17) -> Path:
+    fed, made = [helper.make_tensor_value_info("x", F, shape)], [helper.make_empty_tensor_value_info("y")]
+    graph = helper.make_graph(nodes, "g", fed, made, initializer=initializers)
+    path = folder / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10), path)
+    return path
+
+
+def backward_reads(step: Any, node: str) -> set[tuple[str, tuple[int, ...]]]:
+    """What the backward op of a node reads, gradients aside."""
+    edges = step.in_edges(f"{node}.bwd", data="reads")
+    return {(source, reads) for source, _, reads in edges if not source.endswith((".bwd", ".seed")) and ".grad" not in source}
+
+
+def test_an_lstm_keeps_its_gates_and_cells_and_nothing_of_its_products(tmp_path: Path) -> None:
+    """As PyTorch exports it: the lengths are left out, and the last states are not named."""
+    nodes = [
+        helper.make_node("LSTM", ["x", "w", "r", "b", "", "h0", "c0"], ["states", "last"], name="lstm", hidden_size=5),
+        helper.make_node("Squeeze", ["states", "one"], ["y"], name="flat"),
+    ]
+    shapes = {"w": (1, 20, 3), "r": (1, 20, 5), "b": (1, 40), "h0": (1, 2, 5), "c0": (1, 2, 5)}
+    path = written(tmp_path, nodes, [7, 2, 3], [*(weights(name, *shape) for name, shape in shapes.items()), ints("one", 1)])
+    step = from_onnx(path)
+    # Hidden states, last one, last cell, and 5 values a step, image and unit: 4 gates and a cell.
+    assert step.nodes["lstm"]["nbytes"] == (4 * 7 * 2 * 5, 4 * 2 * 5, 4 * 2 * 5, 4 * 7 * 2 * 5 * 5)
+    assert step.nodes["lstm"]["flops"] == 7 * 2 * 5 * (2 * 4 * (3 + 5) + 14)
+    assert {(source, tuple(sorted(reads))) for source, reads in backward_reads(step, "lstm")} == {
+        ("lstm", (0, 3)), ("x", (0,)), ("r", (0,)), ("h0", (0,)), ("c0", (0,)),
+    }  # fmt: skip
+    program = lower(step)
+    simulate(program, keep_all(program))
+    assert from_onnx(path, training=False).nodes["lstm"]["nbytes"] == 4 * 7 * 2 * 5
+
+
+def test_a_gru_in_both_directions(tmp_path: Path) -> None:
+    both = {"hidden_size": 4, "direction": "bidirectional", "linear_before_reset": 1}
+    nodes = [helper.make_node("GRU", ["x", "w", "r"], ["s", "y"], name="gru", **both)]
+    step = from_onnx(written(tmp_path, nodes, [6, 2, 3], [weights("w", 2, 12, 3), weights("r", 2, 12, 4)]))
+    assert step.nodes["gru"]["nbytes"] == (4 * 6 * 2 * 2 * 4, 4 * 2 * 2 * 4, 4 * 6 * 2 * 2 * 4 * 4)
+    assert backward_reads(step, "gru") == {("r", (0,)), ("gru", (0, 2)), ("x", (0,))}
+
+
+def test_the_greatest_values_are_kept_as_their_places(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Gemm", ["x", "w"], ["g"], name="fc"),
+        helper.make_node("TopK", ["g", "k"], ["y", "places"], name="top"),
+    ]
+    step = from_onnx(written(tmp_path, nodes, [2, 8], [weights("w", 8, 16), ints("k", 3)]))
+    assert step.nodes["top"]["nbytes"] == (4 * 2 * 3, 8 * 2 * 3)
+    assert backward_reads(step, "top") == {("top", (1,))}
+
+
+def test_the_greater_of_two_needs_both_and_itself(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Gemm", ["x", "w"], ["g"], name="fc"),
+        helper.make_node("Relu", ["g"], ["r"], name="relu"),
+        helper.make_node("Max", ["g", "r"], ["m"], name="max"),
+        helper.make_node("Exp", ["m"], ["y"], name="exp"),
+    ]
+    step = from_onnx(written(tmp_path, nodes, [2, 8], [weights("w", 8, 16)]))
+    assert {source for source, _ in backward_reads(step, "max")} == {"fc", "relu", "max"}
+    assert step.nodes["max.bwd"]["nbytes"] == (4 * 2 * 16, 4 * 2 * 16)
+
+
+def test_the_standards_attention_and_rotation(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("RotaryEmbedding", ["x", "cos", "sin"], ["q"], name="turn"),
+        helper.make_node("Mul", ["x", "scale"], ["v"], name="values"),
+        helper.make_node("Attention", ["q", "x", "v"], ["y"], name="heads"),
+    ]
+    initializers = [weights("cos", 2, 6, 4), weights("sin", 2, 6, 4), weights("scale", 1)]
+    step = from_onnx(written(tmp_path, nodes, [2, 3, 6, 8], initializers, opset=23))
+    assert step.nodes["heads"]["workspace"] == 4 * 2 * 3 * 6 * 6
+    assert {source for source, _ in backward_reads(step, "heads")} == {"turn", "x"}  # of v: by the scores
+    assert "turn.bwd" not in step  # nothing trainable before it; the tables have no gradient
+    assert "cos.update" not in step
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_random_draw_reads_a_saved_state(tmp_path: Path, training: bool) -> None:
+    nodes = [
+        helper.make_node("Gemm", ["x", "w"], ["g"], name="fc"),
+        helper.make_node("RandomNormalLike", ["g"], ["n"], name="noise"),
+        helper.make_node("Mul", ["g", "n"], ["y"], name="y"),
+    ]
+    graph = from_onnx(written(tmp_path, nodes, [2, 8], [weights("w", 8, 16)]), training=training)
+    program = lower(graph)
+    assert set(graph.predecessors("noise")) == {"noise.rng"}  # of the value it is like, only the shape is used
+    assert program.op_named["noise"].recomputable
+    assert not program.op_named["noise.rng"].recomputable
+
+
+def test_gradients_of_all_parts_of_a_split_are_joined_by_its_row(tmp_path: Path) -> None:
+    assert ONNX_OPERATORS["Split"].flows is None
+    nodes = [
+        helper.make_node("Gemm", ["x", "w"], ["g"], name="fc"),
+        helper.make_node("Split", ["g"], ["a", "b"], axis=1, name="split", num_outputs=2),
+        helper.make_node("Mul", ["a", "b"], ["y"], name="gate"),
+    ]
+    step = from_onnx(written(tmp_path, nodes, [2, 8], [weights("w", 8, 16)], opset=18))
+    assert list(step.predecessors("split.bwd")) == ["gate.bwd"]
+
+
+REFUSALS = [
+    (helper.make_node("NonZero", ["x"], ["y"], name="n"), r"'n' \(NonZero\): the size of its output depends on the values it reads"),
+    (helper.make_node("Unique", ["x"], ["y"], name="n"), r"'n' \(Unique\): the size of its output depends"),
+    (helper.make_node("Range", ["x", "x", "x"], ["y"], name="n"), r"'n' \(Range\): the size of its output depends"),
+    (helper.make_node("SequenceConstruct", ["x", "x"], ["y"], name="n"), r"'n' \(SequenceConstruct\): it makes or reads a sequence"),
+    (helper.make_node("DynamicQuantizeLinear", ["x"], ["y", "s", "z"], name="n"), r"'n' \(DynamicQuantizeLinear\): it works on quantized"),
+    (helper.make_node("STFT", ["x", "x"], ["y"], name="n"), r"'n' \(STFT\); a graph built by hand can say what"),
+    (
+        helper.make_node("ScatterElements", ["x", "i", "x"], ["y"], name="n", reduction="mul"),
+        r"'n' \(ScatterElements\) with reduction='mul'; export it without",
+    ),
+    (helper.make_node("RoiAlign", ["x", "x", "i"], ["y"], name="n", mode="max"), r"'n' \(RoiAlign\) with mode='max'"),
+]
+
+
+@pytest.mark.parametrize(("node", "message"), REFUSALS, ids=[node.op_type for node, _ in REFUSALS])
+def test_what_has_no_row_is_refused_by_node_and_reason(tmp_path: Path, node: Any, message: str) -> None:
+    with pytest.raises(GraphError, match=f"no rule for node {message}") as error:
+        from_onnx(written(tmp_path, [node], [2, 3], [ints("i", 0, 1)], opset=18))
+    assert "\n" not in str(error.value)
+
+
+def test_a_loop_is_refused_by_name(tmp_path: Path) -> None:
+    body = helper.make_graph([helper.make_node("Identity", ["c"], ["d"])], "body", [
+        helper.make_tensor_value_info("i", I64, []), helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+    ], [helper.make_tensor_value_info("d", TensorProto.BOOL, [])])  # fmt: skip
+    nodes = [helper.make_node("Loop", ["x"], ["y"], name="loop", body=body)]
+    with pytest.raises(GraphError, match=r"no rule for node 'loop' \(Loop\): which of its subgraphs runs, and how often"):
+        from_onnx(written(tmp_path, nodes, [2, 3], []))
+
+
+def test_every_op_of_the_real_files_is_a_row_a_constant_or_refused(shared: Path) -> None:
+    files = [name for name in json.loads((shared / "data/graphs/manifest.json").read_text()) if name.endswith(".onnx")]
+    assert len(files) >= 19
+    missing = set()
+    for name in files:
+        for node in onnx.load(shared / "data/graphs" / name, load_external_data=False).graph.node:
+            if node.op_type not in ONNX_OPERATORS and node.op_type not in REFUSED and node.op_type not in ("Constant", "ConstantOfShape"):
+                missing.add((node.domain, node.op_type))
+    assert all(domain == "com.microsoft.extensions" for domain, _ in missing), missing
+
+
+def test_a_padding_that_an_exporter_fills_up_with_zeros_is_folded(tmp_path: Path) -> None:
+    """What torch.onnx makes of a reflecting pad of the last axis: two numbers, and zeros for the other axes in front of them."""
+    nodes = [
+        helper.make_node("ConstantOfShape", ["two"], ["zeros"], name="zeros", value=ints("v", 0)),
+        helper.make_node("Concat", ["given", "zeros"], ["all"], axis=0, name="all"),
+        helper.make_node("Reshape", ["all", "pairs"], ["table"], name="table"),
+        helper.make_node("Slice", ["table", "end", "start", "zero", "back"], ["turned"], name="turned"),
+        helper.make_node("Transpose", ["turned"], ["columns"], perm=[1, 0], name="columns"),
+        helper.make_node("Reshape", ["columns", "flat"], ["pads"], name="pads"),
+        helper.make_node("Pad", ["x", "pads"], ["y"], mode="reflect", name="pad"),
+    ]
+    constants = {
+        "two": [2], "given": [1, 2], "pairs": [-1, 2], "end": [-1], "start": [-(2**62)], "zero": [0], "back": [-1], "flat": [-1],
+    }  # fmt: skip
+    path = written(tmp_path, nodes, [2, 6], [ints(name, *values) for name, values in constants.items()])
+    graph = from_onnx(path, training=False)
+    assert list(graph) == ["x", "pad"]
+    assert graph.nodes["pad"]["shape"] == (2, 9)

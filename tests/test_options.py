@@ -1,0 +1,130 @@
+"""Options of zoo models as text: on the command line, in its errors, and in what `planner zoo` lists."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner import cli, zoo
+from planner.lowering.schema import lower
+from planner.zoo.options import Option, options_of
+
+
+class Answer:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    """The `planner` command in this process, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["planner", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_info:
+            cli.main()
+        captured = capsys.readouterr()
+        code = exit_info.value.code
+        assert isinstance(code, int)
+        return Answer(code, captured.out, captured.err)
+
+    return call
+
+
+@pytest.mark.parametrize("name", zoo.MODELS)
+def test_every_option_of_every_model_can_be_given_as_text(name: str) -> None:
+    for option in zoo.MODELS[name].typed_options.values():
+        if option.default is not None:
+            text = ",".join(option.default) if option.type == "list" else str(option.default)
+            assert option.parse(text) == option.default
+        elif option.nullable:
+            assert option.parse("none") is None
+
+
+@pytest.mark.parametrize(
+    ("given", "built"),
+    [
+        (["dtype=bfloat16", "master_weights=yes"], {"dtype": "bfloat16", "master_weights": True}),
+        (["fused_attention=false", "dropout=0.25"], {"fused_attention": False, "dropout": 0.25}),
+        (["loss_chunks=4", "tokens=16"], {"loss_chunks": 4, "tokens": 16}),
+    ],
+)
+def test_an_option_builds_what_the_argument_builds(run, given: list[str], built: dict[str, Any]) -> None:
+    sizes = {"hidden": 8, "heads": 2, "vocabulary": 11}
+    arguments = ["gpt:1", "--batch", "2", *(f"--dim={name}={n}" for name, n in sizes.items()), *(f"--option={item}" for item in given)]
+    expected = lower(zoo.gpt(1, batch=2, **{**sizes, **built}))
+    written = json.loads(run("zoo", *arguments, "-o", "g.json", "--json").out)
+    assert written["fingerprint"] == expected.fingerprint != lower(zoo.gpt(1, batch=2, **sizes)).fingerprint
+    estimated = json.loads(run("estimate", *arguments, "--json").out)
+    assert estimated["rows"][0]["footprint"]["fingerprint"] == expected.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["gpt:1", "--option", "dtype=fp8"], "--option dtype=fp8: dtype of gpt is one of float32, bfloat16, float16"),
+        (["gpt:1", "--option", "fused_attention=maybe"], "is true or false"),
+        (["gpt:1", "--option", "dropout=nan"], "is a number"),
+        (["gpt:1", "--option", "dropout=1e999"], "is a number"),
+        (["gpt:1", "--option", "tokens=1.5"], "is an int"),
+        (["gpt:1", "--option", "tokens=\u0663"], "is an int"),
+        (["gpt:1", "--option", f"tokens={'9' * 5000}"], "is an int"),
+        (["gpt:1", "--option", "flash=1"], "dtype=float32|bfloat16|float16"),
+        (["gpt:1", "--option", "tokens"], "write NAME=VALUE"),
+        (["gpt:1", "--option", "=3"], "write NAME=VALUE"),
+        (["gpt:1", "--option", "tokens=8", "--option", "tokens=9"], "twice"),
+        (["gpt:1", "--option", "tokens=8", "--dim", "tokens=9"], "give one"),
+        (["gpt:1", "--option", "batch=8"], "write --batch"),
+        (["gpt:1", "--option", "training=no"], "write --inference"),
+        (["gpt:1", "--dim", "fused_attention=1"], "write --option fused_attention=bool"),
+        (["chain:4", "--option", "reads=in,up"], "some of in, out"),
+        (["nosuch.json", "--option", "a=b"], "for zoo models"),
+    ],
+)
+def test_an_option_that_cannot_be_is_one_line_that_says_what_can(run, arguments: list[str], said: str) -> None:
+    batch = [] if arguments[0].startswith(("chain", "nosuch")) else ["--batch", "1"]
+    answer = run("inspect", *arguments, *batch)
+    assert (answer.code, answer.out) == (2, "")
+    assert said in answer.err
+    assert answer.err.startswith("error: ")
+    assert len(answer.err.splitlines()) == 1
+    assert len(answer.err) < 500
+
+
+def test_an_option_out_of_range_is_refused_by_the_model(run) -> None:
+    answer = run("inspect", "gpt:1", "--batch", "1", "--option", "dropout=2")
+    assert (answer.code, answer.out) == (3, "")
+    assert "dropout is 2.0" in answer.err
+
+
+def test_an_option_is_for_the_graph_of_a_plan(run) -> None:
+    run("optimize", "chain:4", "-o", "plan.json")
+    assert "--option is for --graph" in run("verify", "plan.json", "--option", "nbytes=2").err
+
+
+def test_the_zoo_lists_what_its_options_take(run) -> None:
+    text = run("zoo").out
+    assert "dtype=float32|bfloat16|float16" in "".join(text.split())
+    models = {model["name"]: model for model in json.loads(run("zoo", "--json").out)["models"]}
+    types = {option["name"]: option for option in models["gpt"]["types"]}
+    assert list(types) == models["gpt"]["options"]
+    assert (types["dtype"]["type"], types["dtype"]["choices"]) == ("str", ["float32", "bfloat16", "float16"])
+    assert (types["dropout"]["type"], types["dropout"]["default"], types["fused_attention"]["default"]) == ("float", 0.0, True)
+
+
+def test_an_option_of_a_type_that_has_no_text_is_an_error_of_the_author() -> None:
+    def model(*, shape: dict[str, int]) -> None: ...
+
+    with pytest.raises(TypeError, match="shape"):
+        options_of(model, ("shape",))
+
+
+def test_none_is_a_value_where_the_signature_says_so() -> None:
+    assert Option("features", "int", None, nullable=True).parse("None") is None
+    with pytest.raises(ValueError, match=r"an int$"):
+        Option("hidden", "int", 4).parse("none")
