@@ -96,7 +96,9 @@ def test_bytes_that_a_script_touches_are_found_and_a_calibration_foretells_a_lar
 
 def test_a_spike_between_two_samples_is_in_the_count_of_the_kernel(tmp_path: Path) -> None:
     spike = "import time, numpy as np\ntime.sleep(1)\nheld = np.ones(300_000_000, dtype=np.uint8)\ndel held\ntime.sleep(0.2)\n"
-    done = planner_measure("--interval", 60, "--json", "--", sys.executable, script(tmp_path, spike))
+    words = [sys.executable, "-m", "planner.cli", "measure", "--interval", "60", "--json", "--", sys.executable, script(tmp_path, spike)]
+    # What a program starts as, it inherits the peak of: a shell between keeps that of the tests out.
+    done = subprocess.run(["sh", "-c", '"$@"; exit $?', "sh", *map(str, words)], capture_output=True, text=True, check=False)
     found = json.loads(done.stdout)["measurement"]
     assert found["kernel_bytes"] > 300 * MB
     assert 300 * MB < found["host_bytes"] < 360 * MB
