@@ -73,10 +73,10 @@ class Plan:
 
         Computed again: all figures of the plan and of keep-all, what is live at the peak, the budget from its text, both lower
         bounds, and that on the arena. A registered allocator packs keep-all again; of any other, and of options that a callable
-        carried, a file says nothing: there keep-all's arena must only be possible. Built-in strategies prove no more than one run of each op (cost) and
-        the largest working set (peak), so of these the bounds must be exactly that. Another strategy may claim a higher bound, up
-        to its plan; it is repeated as a claim, and `optimal` may not rest on it. That the search was cut short, and the bytes of
-        the budget "auto", are echoes.
+        carried, a file says nothing: there keep-all's arena must only be possible. Built-in strategies prove no more than one run
+        of each op (cost) and the largest working set (peak), so of these the bounds must be exactly that. Another strategy may
+        claim a higher bound, up to its plan; it is repeated as a claim, and `optimal` may not rest on it. That the search was cut
+        short, and the bytes of the budget "auto", are echoes.
 
         Raises:
             ScheduleError: an illegal step.
