@@ -10,7 +10,7 @@ import numpy as np
 from planner.analysis.liveness import evaluator_of
 from planner.graph import Graph
 from planner.memory import Allocation, Buffer, MemoryModel
-from planner.packing.exact import Packing, PlacementOrder, pack, pack_once
+from planner.packing.arena import Packing, PlacementOrder, pack, pack_once
 from planner.packing.intervals import Intervals
 from planner.schedule import Schedule
 
@@ -33,12 +33,12 @@ def best_fit(graph: Graph, schedule: Schedule, *, memory: MemoryModel, order: Pl
 
 
 def auto(graph: Graph, schedule: Schedule, *, memory: MemoryModel) -> Allocation:
-    """As `exact`, with less of a search where the portfolio leaves a gap."""
-    return _Buffers(graph, schedule, memory).allocation(pack, "auto", effort=0.5)
+    """As `exact`, with a quarter of the search where the portfolio leaves a gap."""
+    return _Buffers(graph, schedule, memory).allocation(pack, "auto", effort=1.0)
 
 
 def exact(graph: Graph, schedule: Schedule, *, memory: MemoryModel, effort: float = 4.0, seed: int = 0) -> Allocation:
-    """The smallest arena that rules and a search can find, and the bound proven on it; see `planner.packing.exact.pack`."""
+    """The smallest arena that rules and a search can find, and the bound proven on it; see `planner.packing.arena.pack`."""
     return _Buffers(graph, schedule, memory).allocation(pack, "exact", effort=effort, seed=seed)
 
 

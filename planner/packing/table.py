@@ -13,7 +13,7 @@ import numpy as np
 
 from planner.errors import PlanFileError, VerificationError
 from planner.memory import Buffer
-from planner.packing.exact import Packing
+from planner.packing.arena import Packing
 from planner.packing.intervals import Intervals
 from planner.simulator import check_overlaps
 from planner.units import MAX_BYTES
@@ -56,7 +56,8 @@ class Table(msgspec.Struct, frozen=True):
         _check_apart(buffers)
         for buffer, alignment, fixed in zip(buffers, self.intervals.alignment.tolist(), self.intervals.fixed.tolist(), strict=True):
             if buffer.offset < 0 or buffer.offset % alignment or fixed not in (-1, buffer.offset):
-                raise VerificationError(f"buffer {buffer.value!r} is at offset {buffer.offset}: alignment {alignment}, fixed {fixed}")
+                lawful = f"a multiple of {alignment}" if fixed < 0 else f"at {fixed}"
+                raise VerificationError(f"buffer {buffer.value!r} is at offset {buffer.offset}; it must be {lawful}")
         top = max((buffer.offset + buffer.nbytes for buffer in buffers if buffer.nbytes and buffer.end > buffer.start), default=0)
         if top != packing.top_bytes or packing.bound_bytes > top:
             raise VerificationError(f"the packing says {packing.bound_bytes} to {packing.top_bytes} bytes; its buffers end at {top}")
@@ -114,7 +115,7 @@ def read_table(path: str | os.PathLike[str], *, reserved: Sequence[tuple[int, in
         names.append(f"reserved {offset}:{nbytes}")
         numbers.append((nbytes, begin, max(end, begin + 1), 1, offset))
     columns = np.array(numbers, dtype=np.int64).reshape(-1, 5).T.copy()
-    if sum(row[0] + row[3] - 1 for row in numbers) + max((row[4] for row in numbers), default=0) > MAX_BYTES:
+    if sum(row[0] + row[3] - 1 for row in numbers) + max((0, *(row[4] for row in numbers))) > MAX_BYTES:
         raise PlanFileError(f"{name!r}: sizes, alignments and the highest fixed offset add up to more than 2**62 bytes")
     table = Table(name, header, tuple(row for _, row in lines[1:]), tuple(names), Intervals(*columns))
     _check_fixed(table)

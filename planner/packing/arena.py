@@ -18,11 +18,6 @@ from planner.packing.restarts import turns
 WORK: Final = 1_000_000_000
 #: Work of one call of the kernel: about 50 ms, so that an interrupt is heard.
 SLICE: Final = 25_000_000
-#: Times that all buffers are placed again by a rule that learns from what ended too high: before the search, and where it failed.
-QUICK_ROUNDS: Final = 6
-MOST_ROUNDS: Final = 32
-#: Buffers so placed in all, so that many are placed fewer times.
-MOST_PLACEMENTS: Final = 600_000
 #: So few buffers are searched as a whole.
 SMALL: Final = 600
 #: A core of more buffers than this is left to the portfolio.
@@ -84,9 +79,7 @@ def pack(
     search = _Search(intervals, capacity, seed, deadline, progress)
     try:
         search.portfolio()
-        if effort:
-            search.squeeze(QUICK_ROUNDS)
-            search.improve(int(WORK * effort))
+        search.improve(int(WORK * effort))
     except KeyboardInterrupt:
         if search.top < 0:
             raise
@@ -140,8 +133,6 @@ class _Search:
         target, failed, share = self.goal, self.goal - 1, work // 2
         while self.top > self.goal and work > 0 and not self.cut_short:
             spent, outcome = self._attempt(target, min(share, work))
-            if target == self.goal and outcome != "packed":
-                self.squeeze(MOST_ROUNDS)
             if outcome == "large":
                 return
             work -= spent
@@ -158,7 +149,10 @@ class _Search:
     def _rules(self) -> Iterator[tuple[str, Ints, bool]]:
         sections = self.sections
         area = sections.size * self.width.astype(np.float64)
+        busiest = self._busiest()
         yield "breadth first-fit", self.order("breadth"), False
+        # At the fullest section what dies last lies lowest: as it empties, the room on top stays whole.
+        yield "breadth and death best-fit", self._decreasing(busiest, sections.last, sections.size), True
         yield "size first-fit", self.order("size"), False
         yield "breadth best-fit", self.order("breadth"), True
         yield "size best-fit", self.order("size"), True
@@ -190,25 +184,6 @@ class _Search:
             rows = np.flatnonzero((level_of == level) & (length > 0))
             busiest[rows] = np.maximum(table[sections.first[rows]], table[sections.last[rows] - 2**level])
         return busiest
-
-    def squeeze(self, rounds: int) -> None:
-        """Place again and again, each time with the buffers that ended above the goal before those that did not.
-
-        Source: squeaky wheel optimisation, Joslin and Clements 1999.
-        """
-        sections = self.sections
-        rounds = min(rounds, MOST_PLACEMENTS // max(len(sections.size), 1))
-        rules = [rule for rule in self._rules() if rule[0] in ("lifetime first-fit", "birth best-fit")]
-        for rule, order, best in rules[: 1 if rounds == QUICK_ROUNDS else 2]:
-            rank = np.empty(len(order), dtype=np.int64)
-            rank[order] = np.arange(len(order))
-            blame = np.zeros(len(order), dtype=np.int64)
-            for _ in range(rounds):
-                if self.top <= self.goal or self._late():
-                    return
-                offset = sections.fixed.copy()
-                self.keep(f"{rule}, squeezed", offset, self.place(self._decreasing(blame, -rank), offset, best=best))
-                blame[offset + sections.size > self.goal] += 1
 
     def place(self, order: Ints, offset: Ints, *, best: bool) -> int:
         sections = self.sections
@@ -251,7 +226,9 @@ class _Search:
                 return spent, "packed"
             for row in np.flatnonzero(offset + sections.size > target):
                 first, last = sections.first[row], sections.last[row]
-                hot[[first, last - 1, first + int(sections.load[first:last].argmax())]] = True
+                cool = np.flatnonzero(~hot[first:last])
+                if len(cool):
+                    hot[first + cool[sections.load[first:last][cool].argmax()]] = True
         return spent, "failed"
 
     def _alive(self, hot: np.typing.NDArray[np.bool_]) -> Ints:
