@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Integral, Real
 from operator import index
 from typing import Any, Union
@@ -23,14 +23,15 @@ from planner.memory import Allocation, MemoryModel
 from planner.names import printable
 from planner.packing import find_allocator
 from planner.plan import Plan
-from planner.problem import Allocator, Order, Problem, Strategy
+from planner.problem import Allocator, Order, Standing, Strategy
 from planner.schedule import Schedule
 from planner.search import find_strategy
 from planner.simulator import Trace
 from planner.simulator import simulate as judge
-from planner.solving import Work
+from planner.solving import Watcher, Work
 from planner.sweeps import Progress, Sweep
 from planner.units import MAX_BYTES, Budget, parse_budget
+from planner.userrules import rule_list, rules_of
 
 GraphLike = Union[nx.DiGraph, Graph, str, os.PathLike[str]]
 MOST_BUDGETS = 1000
@@ -44,9 +45,12 @@ def optimize(
     allocator: str | Allocator | None = "auto",
     memory: MemoryModel = MemoryModel(),
     order: Order = "free",
+    save: str | Sequence[str] = (),
+    recompute: str | Sequence[str] = (),
     effort: float = 1.0,
     time_limit: float | None = None,
     seed: int = 0,
+    progress: Callable[[Standing], None] | None = None,
 ) -> Plan:
     """The cheapest plan found that fits the budget; without a budget, the one of least peak.
 
@@ -61,12 +65,20 @@ def optimize(
         allocator: a registered name, or a callable; None plans live bytes, without offsets.
         memory: what the budget covers.
         order: "pinned" forbids first runs in another order than the program's.
+        save: patterns over ops that are never computed again: a name (`"conv*"`), `"op:Conv"` for an op type, `"module:layer1"` for a
+            module and all inside it.
+        recompute: the same patterns over forward ops of which nothing is kept for the backward pass, which computes again what it needs
+            of them; or a preset: `"none"` (nothing else is computed again), `"selective"` (cheap ops), `"full"` (everything between
+            about sqrt(n) boundaries) or `"auto"` (no rule). The search is as free as ever with all other ops. Where rules meet, `save`
+            wins, and a pattern wins over a preset. The report says what came of each; see `planner.userrules`.
         effort: search work relative to the default; counted in moves, so the result is the same on any machine.
         time_limit: seconds; the best plan so far is returned, and says that it was cut short.
+        progress: called at each plan judged, with a `Standing`; it has no say in the result, and what it raises ends the search.
     Raises:
         InfeasibleBudget: no plan fits; carries the least that works, and what no plan can go below.
         TimeLimit: the limit passed before a plan was found.
         GraphError, UnitError, UnknownStrategy, UnknownAllocator: the arguments.
+        PlannerError: a rule that names no op, or none that can obey it.
 
     >>> import networkx as nx
     >>> g = nx.DiGraph()
@@ -80,16 +92,24 @@ def optimize(
     _check_memory(memory)
     if budget is not None:
         parse_budget(budget, MAX_BYTES)  # refuse what is not understood before any work
+    if progress is not None and not callable(progress):
+        raise PlannerError(f"progress {_shown(progress)} is not callable")
+    save, recompute = rule_list(save, option="save"), rule_list(recompute, option="recompute")
+    watcher = None if progress is None else Watcher(progress)
     program = as_graph(graph)
     name, search = find_strategy(strategy)
-    work = Work(program, allocator, memory)
+    work = Work(program, allocator, memory, rules=rules_of(program, memory, save, recompute), watcher=watcher)
     budget_bytes = None if budget is None else parse_budget(budget, work.keep_all.trace.peak_bytes)
-    problem = Problem(program, None, memory, order, seed, float(effort), deadline)
-    solution = work.solve(name, search, problem, budget_bytes)
-    report = work.report(name, solution, budget_bytes, "least peak" if budget is None else str(budget))
+    problem = work.problem(order=order, seed=seed, effort=float(effort), deadline=deadline)
+    try:
+        solution = work.solve(name, search, problem, budget_bytes)
+    finally:
+        if watcher is not None and watcher.failure is not None:  # a strategy may have taken it for its own
+            raise watcher.failure
+    report = work.report(name, solution, budget_bytes, "least peak" if budget is None else str(budget), effort=float(effort))
     return Plan(
         program, solution.proposal.schedule, solution.allocation, report, name, work.allocator_name, budget_bytes, memory, seed,
-        float(effort),
+        float(effort), save, recompute,
     )  # fmt: skip
 
 
@@ -101,6 +121,8 @@ def curve(
     allocator: str | Allocator | None = "auto",
     memory: MemoryModel = MemoryModel(),
     order: Order = "free",
+    save: str | Sequence[str] = (),
+    recompute: str | Sequence[str] = (),
     effort: float = 1.0,
     time_limit: float | None = None,
     seed: int = 0,
@@ -109,16 +131,17 @@ def curve(
 ) -> Curve:
     """What memory costs: the cheapest plan found at each of many budgets, by each of several strategies.
 
-    Within a strategy every plan found serves every budget that it fits, so that a larger budget never costs more.
+    Within a strategy every plan found serves every budget that it fits, so that a larger budget never costs more, and is where the
+    searches at its neighbours begin. Each point says what no plan within its budget can cost less than, and has its plan (`Curve.plan`).
 
     Args:
-        graph, allocator, memory, order, effort, seed: as for `optimize`.
+        graph, allocator, memory, order, save, recompute, effort, seed: as for `optimize`.
         budgets: an int: that many, evenly from the least arena any of the strategies reaches to that of keep-all. A list: each in any
             form that `optimize` takes (`[7_000_000_000]`, `["4GB", "40%"]`); equals are asked once.
         strategies: registered names, or callables.
         time_limit: seconds for the whole curve; what it stops is marked so.
         jobs: processes; -1 takes every core. The curve is the same with any number.
-        progress: called after each search with (done, total, what).
+        progress: called after each search and each bound with (done, total, what).
     Raises:
         GraphError, UnitError, UnknownStrategy, UnknownAllocator, PlannerError: the arguments. A budget that nothing fits is a point
             of the curve, not an error. Ctrl-C returns the points found so far, if there are any.
@@ -134,12 +157,13 @@ def curve(
     processes = _int(jobs)
     if processes is None or not (processes >= 1 or processes == -1):
         raise PlannerError(f"jobs {_shown(jobs)} is not a number of processes >= 1, or -1 for every core")
+    save, recompute = rule_list(save, option="save"), rule_list(recompute, option="recompute")
     program = as_graph(graph)
-    work = Work(program, allocator, memory)
-    problem = Problem(program, None, memory, order, seed, float(effort), deadline)
+    work = Work(program, allocator, memory, rules=rules_of(program, memory, save, recompute))
+    problem = work.problem(order=order, seed=seed, effort=float(effort), deadline=deadline)
     sweep = Sweep(work, problem, searches, allocator=allocator, jobs=processes, progress=progress)
     points = sweep.points(wanted)
-    return Curve(
+    found = Curve(
         graph=program.name,
         fingerprint=program.fingerprint,
         ops=sum(not op.resident for op in program.ops),
@@ -152,7 +176,10 @@ def curve(
         order=order,
         effort=float(effort),
         seed=seed,
+        save_rules=save,
+        recompute_rules=recompute,
     )
+    return found.with_plans(lambda point: sweep.plan(point, save=save, recompute=recompute))
 
 
 def _wanted(budgets: int | Budget | Sequence[Budget]) -> int | tuple[Budget, ...]:

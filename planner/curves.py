@@ -6,9 +6,12 @@ import csv
 import html
 import importlib.util
 import io
+import math
 import os
+from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
-from typing import Final, Literal, Optional
+from typing import TYPE_CHECKING, Final, Literal, Optional
 
 import msgspec
 
@@ -20,8 +23,11 @@ from planner.problem import Order
 from planner.report import Figures
 from planner.units import format_bytes
 
+if TYPE_CHECKING:
+    from planner.plan import Plan
+
 FORMAT: Final = "planner-curve"
-VERSION: Final = 1
+VERSION: Final = 2
 FIGURES: Final = (".svg", ".png", ".pdf")
 SUFFIXES: Final = (".csv", ".json", *FIGURES)
 
@@ -39,6 +45,8 @@ class Point(msgspec.Struct, frozen=True):
         overhead: extra cost as a fraction of keep-all's.
         recomputed_ops, extra_runs: ops run more than once, and their runs beyond the first.
         cut_short: True if a time limit or Ctrl-C stopped the search at this budget: more time may find a better plan.
+        cost_lower_bound: proven: no plan whose live bytes fit the budget costs less, however it is packed. None: proven that none fits.
+        gap: how far the cost may be above the best possible, as a fraction of keep-all's; None where nothing fits.
     """
 
     strategy: str
@@ -52,17 +60,21 @@ class Point(msgspec.Struct, frozen=True):
     recomputed_ops: Optional[int] = None
     extra_runs: Optional[int] = None
     cut_short: bool = False
+    cost_lower_bound: Optional[float] = None
+    gap: Optional[float] = None
 
     def __post_init__(self) -> None:
-        found = (self.peak_bytes, self.arena_bytes, self.cost, self.overhead, self.recomputed_ops, self.extra_runs)
+        found = (self.peak_bytes, self.arena_bytes, self.cost, self.overhead, self.recomputed_ops, self.extra_runs, self.gap)
         if any((value is None) == (self.status == "fits") for value in found):
             raise ValueError(f"a point with status {self.status!r} and figures {found}")
+        if self.status == "fits" and self.cost_lower_bound is None:
+            raise ValueError("a point that fits has no cost lower bound")
 
 
-class Curve(msgspec.Struct, frozen=True):
+class Curve(msgspec.Struct, frozen=True, dict=True):
     """What `curve` returns.
 
-    Within one strategy a larger budget never costs more, and arena + reserve never exceeds the budget.
+    Within one strategy a larger budget never costs more, nor is more proven of it; arena + reserve never exceeds the budget.
 
     Args:
         graph, fingerprint, ops: the program; residents are not counted.
@@ -71,7 +83,7 @@ class Curve(msgspec.Struct, frozen=True):
         memory: scope, alignment and reserve.
         strategies: names, as asked.
         points: by strategy as asked, then by budget; one for every budget, also where nothing fits.
-        allocator, order, effort, seed: what was asked.
+        allocator, order, effort, seed, save_rules, recompute_rules: what was asked.
     """
 
     graph: str
@@ -86,6 +98,8 @@ class Curve(msgspec.Struct, frozen=True):
     order: Order
     effort: float
     seed: int
+    save_rules: tuple[str, ...] = ()
+    recompute_rules: tuple[str, ...] = ()
 
     @property
     def front(self) -> tuple[Point, ...]:
@@ -97,9 +111,68 @@ class Curve(msgspec.Struct, frozen=True):
                 front.append(point)
         return tuple(front)
 
+    @property
+    def best(self) -> tuple[Point, ...]:
+        """At each budget the point of least cost, of whichever strategy, the first named of equals; a larger budget never costs more."""
+        by_budget = groupby(sorted(self.points, key=lambda point: point.budget), key=lambda point: point.budget)
+        return tuple(min(points, key=_rank) for _, points in by_budget)
+
+    @property
+    def least_budget(self) -> int:
+        """Bytes: proven that no plan fits a smaller budget, reserve included; `peak_lower_bound`, and what the cost bounds add to it."""
+        hopeless = [point.budget + 1 for point in self.points if point.cost_lower_bound is None]
+        return max([self.peak_lower_bound + self.memory.reserve, *hopeless])
+
+    def plan(self, point: Point) -> Plan:
+        """The plan of a point, as `optimize` returns one: packed, judged, and ready to be saved.
+
+        Raises:
+            PlannerError: nothing fits there, the point is of another curve, or this one comes from a file, which holds no plans.
+        """
+        if point.status != "fits" or point not in self.points:
+            raise PlannerError(f"no plan of {point.strategy!r} at {point.budget} bytes on this curve: {point.status}")
+        make: Optional[Callable[[Point], Plan]] = vars(self).get("_make_plan")
+        if make is None:
+            raise PlannerError("a curve from a file has no plans: take them from the one that was found, or save them beside it (--plans)")
+        return make(point)
+
+    def save_plans(self, folder: str | os.PathLike[str]) -> tuple[str, ...]:
+        """Write the plans of `best`, a file each, named by the least of the budgets it is for: `3727519556.json`; the files' paths.
+
+        Args:
+            folder: made if it is missing.
+        Raises:
+            OutputError: the folder or a file cannot be written.
+            PlannerError: see `plan`.
+        """
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"cannot make the folder {os.fspath(folder)!r}: {error.strerror or error}") from None
+        paths: list[str] = []
+        last: Optional[tuple[object, ...]] = None
+        for point in self.best:
+            which = (point.strategy, point.arena_bytes, point.peak_bytes, point.cost)
+            if point.status == "fits" and which != last:
+                last = which
+                paths.append(os.path.join(folder, f"{point.budget}.json"))
+                self.plan(point).save(paths[-1])
+        return tuple(paths)
+
+    def with_plans(self, make: Callable[[Point], Plan]) -> Curve:
+        """This curve, with what makes the plan of a point; no part of its value or its file."""
+        vars(self)["_make_plan"] = make
+        return self
+
     def of(self, strategy: str) -> tuple[Point, ...]:
         """The points of one strategy, smallest budget first."""
         return tuple(point for point in self.points if point.strategy == strategy)
+
+    def overhead_lower_bound(self, point: Point) -> float:
+        """What no plan's overhead is below at a point's budget; infinite where none fits."""
+        if point.cost_lower_bound is None:
+            return math.inf
+        return max(0.0, point.cost_lower_bound / self.keep_all.cost - 1) if self.keep_all.cost else 0.0
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the curve in the form its suffix names, whole or not at all: .csv, .json, .svg, .png or .pdf.
@@ -133,7 +206,7 @@ class Curve(msgspec.Struct, frozen=True):
             where = int(any(p is other for other in front))
             writer.writerow((
                 p.strategy, p.budget, p.status, p.minimum, p.peak_bytes, p.arena_bytes, p.cost, p.overhead, p.recomputed_ops, p.extra_runs,
-                int(p.cut_short), where,
+                int(p.cut_short), where, p.cost_lower_bound, p.gap,
             ))  # fmt: skip
         return text.getvalue()
 
@@ -162,18 +235,19 @@ class Curve(msgspec.Struct, frozen=True):
 
     def _table(self) -> list[str]:
         front = self.front
-        rows: list[tuple[str, ...]] = [("strategy", "budget", "peak", "arena", "of keep-all", "overhead", "run again", "")]
+        rows: list[tuple[str, ...]] = [("strategy", "budget", "peak", "arena", "of keep-all", "overhead", "at least", "run again", "")]
         missing: list[str] = [""]
         for p in self.points:
             head = (p.strategy, format_bytes(p.budget))
             if p.peak_bytes is None or p.arena_bytes is None or p.overhead is None:
-                rows.append((*head, *[""] * 6))
+                rows.append((*head, *[""] * 7))
                 missing.append(self._why_not(p))
                 continue
             share = f"{100 * p.arena_bytes / self.keep_all.arena_bytes:.1f} %" if self.keep_all.arena_bytes else ""
             mark = "*" if any(p is other for other in front) else ""
             arena = format_bytes(p.arena_bytes)
-            rows.append((*head, format_bytes(p.peak_bytes), arena, share, f"{100 * p.overhead:+.2f} %", f"{p.recomputed_ops:,}", mark))
+            peak, costs = format_bytes(p.peak_bytes), (f"{100 * p.overhead:+.2f} %", f"{100 * self.overhead_lower_bound(p):+.2f} %")
+            rows.append((*head, peak, arena, share, *costs, f"{p.recomputed_ops:,}", mark))
             missing.append("")
         widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
         lines = []
@@ -186,12 +260,17 @@ class Curve(msgspec.Struct, frozen=True):
     def _why_not(self, point: Point) -> str:
         if point.status == "not reached":
             return "not reached"
-        floor = self.peak_lower_bound + self.memory.reserve
         least = "" if point.minimum is None else f"; least that works {format_bytes(point.minimum)} ({point.minimum} bytes)"
-        return f"does not fit{', nor can any plan' if point.budget < floor else ''}{least}"
+        return f"does not fit{', nor can any plan' if point.cost_lower_bound is None else ''}{least}"
 
     def _notes(self) -> list[str]:
         notes = ["* on the Pareto front of arena and cost"] if self.front else []
+        fits = [point for point in self.best if point.gap is not None]
+        if fits:
+            widest = max(fits, key=_gap)
+            notes.append(f"at least: the overhead that no plan within the budget is below; {_proven(widest)}")
+        rules = [("save", rule) for rule in self.save_rules] + [("recompute", rule) for rule in self.recompute_rules]
+        notes += ["Every plan within the rules: " + ", ".join(f"{kind} {rule!r}" for kind, rule in rules)] if rules else []
         stopped = sum(point.status == "not reached" for point in self.points)
         if any(point.cut_short for point in self.points):
             stop = f"; {stopped} points were not reached" if stopped else ""
@@ -201,13 +280,28 @@ class Curve(msgspec.Struct, frozen=True):
 
 CSV_COLUMNS: Final = (
     "strategy", "budget_bytes", "status", "minimum_bytes", "peak_bytes", "arena_bytes", "cost", "overhead", "recomputed_ops", "extra_runs",
-    "cut_short", "on_front",
+    "cut_short", "on_front", "cost_lower_bound", "gap",
 )  # fmt: skip
 
 
 def _cost(point: Point) -> float:
     assert point.cost is not None
     return point.cost
+
+
+def _gap(point: Point) -> float:
+    return point.gap or 0.0
+
+
+def _rank(point: Point) -> tuple[bool, float]:
+    """Least cost first; where nothing fits, least minimum."""
+    return (point.cost is None, float(point.minimum or 0) if point.cost is None else point.cost)
+
+
+def _proven(widest: Point) -> str:
+    if not widest.gap:
+        return "the cheapest plans of this curve are proven to be the cheapest there are"
+    return f"the cheapest plans of this curve are at most {100 * widest.gap:.2f} points above it ({format_bytes(widest.budget)})"
 
 
 def check_path(path: str | os.PathLike[str]) -> str:
@@ -245,10 +339,9 @@ def nothing_fits(found: Curve) -> PlannerError | None:
     if any(point.status == "not reached" for point in found.points):
         return TimeLimit("no plan for any of the budgets was found in time; raise the limit or the budgets")
     minimum, strategy = min((point.minimum or 0, point.strategy) for point in found.points)
-    floor = found.peak_lower_bound + found.memory.reserve
-    budget = max(point.budget for point in found.points)
+    largest = max(found.points, key=lambda point: point.budget)
     least = f"Least that works: {minimum} bytes ({strategy!r}). Raise the budgets to that."
     return InfeasibleBudget(
-        f"no plan fits any of the budgets\n{least}", budget=budget, minimum=minimum, peak_lower_bound=floor, proven=budget < floor,
-        binding_op=None,
+        f"no plan fits any of the budgets\n{least}", budget=largest.budget, minimum=minimum, peak_lower_bound=found.least_budget,
+        proven=largest.cost_lower_bound is None, binding_op=None,
     )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 from planner.errors import PlannerError
 
-STRATEGIES: Final = ("auto", "chen-budget", "chen-sqrt", "recursive", "memonger")
+STRATEGIES: Final = ("auto", "chen-budget", "chen-sqrt", "recursive", "memonger", "binomial", "chain", "cuts", "retention")
 ALLOCATORS: Final = ("auto", "first-fit", "best-fit", "exact", "nnvm")
 
 Named = TypeVar("Named")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, Optional
 
 import msgspec
@@ -42,6 +43,8 @@ class _PlanFile(msgspec.Struct, frozen=True):
     memory: MemoryModel
     seed: int
     effort: float
+    save_rules: tuple[str, ...] = ()
+    recompute_rules: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Plan:
     Args:
         graph, schedule, allocation: the program, its steps, and the offsets (None: live bytes only).
         report: keep-all, plan, bound and budget; `print(plan.report)`.
-        strategy, allocator, budget, memory, seed, effort: what was asked.
+        strategy, allocator, budget, memory, seed, effort, save_rules, recompute_rules: what was asked.
     """
 
     graph: Graph
@@ -64,6 +67,8 @@ class Plan:
     memory: MemoryModel
     seed: int
     effort: float
+    save_rules: tuple[str, ...] = ()
+    recompute_rules: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return str(self.report)
@@ -73,17 +78,17 @@ class Plan:
 
         Computed again: all figures of the plan and of keep-all, what is live at the peak, the budget from its text, both lower
         bounds, and that on the arena. A registered allocator packs keep-all again; of any other, and of options that a callable
-        carried, a file says nothing: there keep-all's arena must only be possible. Built-in strategies prove no more than one run
-        of each op (cost) and the largest working set (peak), so of these the bounds must be exactly that. Another strategy may
-        claim a higher bound, up to its plan; it is repeated as a claim, and `optimal` may not rest on it. That the search was cut
-        short, and the bytes of the budget "auto", are echoes.
+        carried, a file says nothing: there keep-all's arena must only be possible. Of built-in strategies the bounds must be
+        exactly those of `planner.search.proofs`. Another strategy may claim a higher bound, up to its plan; it is repeated as a
+        claim, and `optimal` may not rest on it. The user's rules are applied to the graph again: the steps must obey them, and the
+        report say the same of them. That the search was cut short, and the bytes of the budget "auto", are echoes.
 
         Raises:
             ScheduleError: an illegal step.
             VerificationError: overlapping or missing buffers, above the budget, or a claim that is not what was found.
         """
-        from planner.analysis.bounds import peak_lower_bound
         from planner.analysis.liveness import evaluator_of
+        from planner.search.proofs import lower_bounds
 
         trace = simulate(self.graph, self.schedule, memory=self.memory, allocation=self.allocation)
         arena_bytes = trace.peak_bytes if trace.arena_bytes is None else trace.arena_bytes
@@ -109,10 +114,13 @@ class Plan:
             if claimed != found:
                 raise VerificationError(f"the report says {what} {claimed}, the replay finds {found}")
         self._verify_options(kept)
+        least_cost = self._verify_rules(kept)
         self._verify_packing(keep_all, kept)
-        self._verify_bounds(trace, kept, peak_lower_bound(self.graph, self.memory).nbytes)
         if self.budget is not None and arena_bytes + self.memory.reserve > self.budget:
             raise VerificationError(f"arena {arena_bytes} + reserve {self.memory.reserve} is above the budget of {self.budget} bytes")
+        allowed = None if self.budget is None else self.budget - self.memory.reserve
+        bounds = lower_bounds(self.graph, self.memory, allowed, plan_cost=trace.cost, effort=self.effort)
+        self._verify_bounds(trace, kept, bounds.peak_bytes, max(least_cost, bounds.cost))
         return trace
 
     def _verify_options(self, kept: Trace) -> None:
@@ -125,6 +133,24 @@ class Plan:
             raise VerificationError(f"seed {self.seed!r} is not an int")
         if not 0 < self.effort < math.inf:
             raise VerificationError(f"effort {self.effort!r} is not a number above 0")
+
+    def _verify_rules(self, kept: Trace) -> float:
+        """That the steps obey the user's rules; what a plan that obeys costs at least."""
+        from planner.userrules import rules_of
+
+        try:
+            rules = rules_of(self.graph, self.memory, self.save_rules, self.recompute_rules)
+        except PlannerError as error:
+            raise VerificationError(f"the plan's rules cannot be: {error}") from None
+        found = () if rules is None else rules.rulings
+        if self.report.rules != found:
+            differ = [pair for pair in zip_longest(self.report.rules, found) if pair[0] != pair[1]]
+            claimed, instead = (repr(str(ruling)) if ruling else "no such rule" for ruling in differ[0])
+            raise VerificationError(f"the report says {claimed}, the rules give {instead}")
+        if rules is None:
+            return kept.cost
+        rules.check(self.schedule)
+        return rules.cost_lower_bound
 
     def _verify_packing(self, keep_all: Schedule, kept: Trace) -> None:
         """That what was packed was packed by the allocator named, and keep-all as well."""
@@ -165,23 +191,23 @@ class Plan:
         round_up = self.memory.round_up
         return sum(round_up(op.workspace) + sum(round_up(tensor.nbytes) for tensor in op.outputs) for op in ops)
 
-    def _verify_bounds(self, trace: Trace, kept: Trace, working_set: int) -> None:
+    def _verify_bounds(self, trace: Trace, kept: Trace, least_peak: int, least_cost: float) -> None:
         """Lower bounds, and what rests on them."""
         report = self.report
         cost_claim = f"the report says no plan costs less than {report.cost_lower_bound}"
         peak_claim = f"the report says no plan goes below {report.peak_lower_bound} bytes"
-        if not kept.cost <= report.cost_lower_bound <= trace.cost:
-            raise VerificationError(f"{cost_claim}; one run of each op costs {kept.cost}, and this plan {trace.cost}")
-        if not working_set <= report.peak_lower_bound <= min(trace.peak_bytes, kept.peak_bytes):
-            raise VerificationError(f"{peak_claim}; the largest working set is {working_set}, and this plan takes {trace.peak_bytes}")
+        if not least_cost <= report.cost_lower_bound <= trace.cost:
+            raise VerificationError(f"{cost_claim}; that none costs less than {least_cost} can be proven, and this plan costs {trace.cost}")
+        if not least_peak <= report.peak_lower_bound <= min(trace.peak_bytes, kept.peak_bytes):
+            raise VerificationError(f"{peak_claim}; that none is below {least_peak} can be proven, and this plan takes {trace.peak_bytes}")
         # A strategy that proves more, and says how, belongs here: its proof is to be checked again.
-        if self.strategy in STRATEGIES and report.cost_lower_bound != kept.cost:
-            raise VerificationError(f"{cost_claim}; {self.strategy!r} proves no more than one run of each op, {kept.cost}")
-        if self.strategy in STRATEGIES and report.peak_lower_bound != working_set:
-            raise VerificationError(f"{peak_claim}; {self.strategy!r} proves no more than the largest working set, {working_set}")
-        if report.optimal is not None and not proven(report, cost_lower_bound=kept.cost, peak_lower_bound=working_set):
+        if self.strategy in STRATEGIES and report.cost_lower_bound != least_cost:
+            raise VerificationError(f"{cost_claim}; of plans of {self.strategy!r} no more than {least_cost} is proven")
+        if self.strategy in STRATEGIES and report.peak_lower_bound != least_peak:
+            raise VerificationError(f"{peak_claim}; of plans of {self.strategy!r} no more than {least_peak} is proven")
+        if report.optimal is not None and not proven(report, cost_lower_bound=least_cost, peak_lower_bound=least_peak):
             raise VerificationError(
-                f"the report says {report.optimal!r} is proven; what can be proven again is cost {kept.cost} and peak {working_set}"
+                f"the report says {report.optimal!r} is proven; what can be proven again is cost {least_cost} and peak {least_peak}"
             )
 
     def execute(self, *, scale: int | None = None) -> Execution:
@@ -206,7 +232,7 @@ class Plan:
         """The plan file: versioned, everything in it."""
         file = _PlanFile(
             FORMAT, VERSION, self.graph.fingerprint, self.graph.name, self.graph.ops, self.schedule, self.allocation, self.report,
-            self.strategy, self.allocator, self.budget, self.memory, self.seed, self.effort,
+            self.strategy, self.allocator, self.budget, self.memory, self.seed, self.effort, self.save_rules, self.recompute_rules,
         )  # fmt: skip
         return msgspec.json.encode(file)
 
@@ -259,5 +285,5 @@ def load(path: str | os.PathLike[str], graph: Graph | None = None) -> Plan:
         raise PlanFileError(f"{str(path)!r} is the plan of another graph ({own.name!r}, not {graph.name!r}); plan this graph again")
     return Plan(
         own, parts.schedule, parts.allocation, parts.report, parts.strategy, parts.allocator, parts.budget, parts.memory,
-        parts.seed, parts.effort,
+        parts.seed, parts.effort, parts.save_rules, parts.recompute_rules,
     )  # fmt: skip

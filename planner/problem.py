@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Literal, Optional, Protocol
 
 import msgspec
@@ -14,18 +15,43 @@ from planner.schedule import Schedule
 
 Order = Literal["free", "pinned"]
 
+#: Told of a plan judged: strategy, peak bytes, cost, and whether it fits.
+Watch = Callable[[str, int, float, bool], None]
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """Where a search stands: what `progress` of `optimize` is called with, at each plan judged.
+
+    Args:
+        strategy: at work.
+        peak_bytes, overhead: of the best plan so far within the budget (without one: of least peak), the overhead as a fraction of
+            keep-all's cost; None while there is none. They start again where the search is asked again, for what packing takes.
+        overhead_lower_bound: what no plan's overhead is below.
+        plans_judged: so far.
+        elapsed_seconds: since `optimize` was called.
+    """
+
+    strategy: str
+    peak_bytes: Optional[int]
+    overhead: Optional[float]
+    overhead_lower_bound: float
+    plans_judged: int
+    elapsed_seconds: float
+
 
 class Problem(msgspec.Struct, frozen=True):
     """One question to a strategy.
 
     Args:
-        graph: the program.
+        graph: the program. Where the user has rules, a program in which they hold; see `planner.userrules`.
         budget: most peak bytes allowed (the user's budget less the reserve); None asks for the least peak.
         memory: scope and alignment.
         order: "pinned" forbids first runs in another order than the program's.
         seed: for strategies that draw.
         effort: work to spend, counted in moves, relative to the default 1.0.
         deadline: `time.monotonic()` seconds after which the best so far is returned, or None.
+        watch: told of each plan judged; it says nothing back.
+        starts: plans of `graph` for other budgets, to begin from; they may be above this one. A strategy need not look at them.
     """
 
     graph: Graph
@@ -35,6 +61,8 @@ class Problem(msgspec.Struct, frozen=True):
     seed: int = 0
     effort: float = 1.0
     deadline: Optional[float] = None
+    watch: Optional[Watch] = None
+    starts: tuple[Schedule, ...] = ()
 
     def __post_init__(self) -> None:
         seed = as_int(self.seed)

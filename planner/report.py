@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, Final, Optional
+from typing import Any, Final, Literal, Optional
 
 import msgspec
 
@@ -31,6 +31,46 @@ class Figures(msgspec.Struct, frozen=True):
     cost: float
 
 
+class Ruling(msgspec.Struct, frozen=True):
+    """What came of one rule of the user's; see `planner.userrules`.
+
+    Args:
+        kind, pattern: the rule; a preset is a "recompute" rule.
+        ops: how many ops obey it: "save" (and preset "none"): run once; "recompute": keep no value for the backward pass.
+        run_again: of these, the ops that the backward pass needs a second time. They run again in every plan.
+        nbytes: bytes that the backward pass reads of them: "save": held for it; "recompute": not held, but for what others view.
+        overhead: what one further run of each op that the rule makes run again costs, as a fraction of keep-all's cost.
+        peak_change_bytes: what the rule by itself does to the peak of keep-all; above 0 it costs memory.
+        exceptions: (op, why) of the first ops the pattern names that cannot obey.
+        excepted: how many there are.
+    """
+
+    kind: Literal["save", "recompute"]
+    pattern: str
+    ops: int
+    run_again: int = 0
+    nbytes: int = 0
+    overhead: float = 0.0
+    peak_change_bytes: int = 0
+    exceptions: tuple[tuple[str, str], ...] = ()
+    excepted: int = 0
+
+    def __str__(self) -> str:
+        if self.kind == "save" or self.pattern == "none":
+            what = f"{self.ops:,} ops run once, {format_bytes(self.nbytes)} of theirs held for the backward pass"
+        else:
+            change = self.peak_change_bytes
+            by_itself = f"peak {'+' if change > 0 else '-'}{format_bytes(abs(change))}" if change else "peak unchanged"
+            costs = " (costs memory)" if change > 0 else " (frees no memory)" if not change else ""
+            idle = self.ops - self.run_again
+            spare = f", {idle:,} are not needed again" if idle else ""
+            what = f"{self.run_again:,} ops run again{spare}; by itself {by_itself}{costs}, +{100 * self.overhead:.2f} % cost"
+        shown = ", ".join(f"{op!r} ({why})" for op, why in self.exceptions)
+        more = f" and {self.excepted - len(self.exceptions):,} more" if self.excepted > len(self.exceptions) else ""
+        unkept = f"; not kept for {shown}{more}" if self.excepted else ""
+        return f"Rule {self.kind} {self.pattern!r}: {what}{unkept}"
+
+
 class Report(msgspec.Struct, frozen=True):
     """A plan in numbers; printing it gives the table people read. All bytes are exact ints.
 
@@ -51,6 +91,7 @@ class Report(msgspec.Struct, frozen=True):
         cut_short: True if a time limit or Ctrl-C stopped the search.
         peak_phase: the phase of `peak_op`, where it has one.
         arena_lower_bound: bytes no arena of this schedule goes below, as proven by the allocator; 0 if it says nothing.
+        rules: what came of each rule of the user's; see `Ruling`. Bounds on cost count what they make run again.
     """
 
     graph: str
@@ -77,6 +118,7 @@ class Report(msgspec.Struct, frozen=True):
     cut_short: bool = False
     peak_phase: Optional[str] = None
     arena_lower_bound: int = 0
+    rules: tuple[Ruling, ...] = ()
 
     @property
     def overhead(self) -> float:
@@ -130,6 +172,7 @@ class Report(msgspec.Struct, frozen=True):
             notes.append(f"{self.recomputed_ops:,} ops run again: +{100 * self.overhead:.2f} % cost{times}")
         else:
             notes.append("Nothing is recomputed")
+        notes.extend(map(str, self.rules))
         if self.optimal:
             notes.append(f"Proven optimal: {self.optimal}")
         elif self.budget is None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import msgspec
 
-from planner.analysis.bounds import infeasible, peak_lower_bound
+from planner.analysis.bounds import infeasible
 from planner.analysis.components import Simulated
 from planner.analysis.liveness import evaluator_of
 from planner.analysis.shortfall import shortfall
@@ -14,12 +15,14 @@ from planner.errors import InfeasibleBudget, ScheduleError, TimeLimit
 from planner.graph import Graph
 from planner.memory import Allocation, MemoryModel
 from planner.packing import find_allocator
-from planner.problem import Allocator, Problem, Proposal, Strategy
+from planner.problem import Allocator, Order, Problem, Proposal, Standing, Strategy
 from planner.report import Figures, Report, replayed
 from planner.schedule import Schedule
+from planner.search.proofs import lower_bounds
 from planner.simulator import Trace
 from planner.simulator import simulate as judge
 from planner.units import format_bytes
+from planner.userrules import Rules
 
 
 class Solution:
@@ -35,11 +38,62 @@ class Solution:
         return Figures(self.trace.peak_bytes, self.arena_bytes, self.trace.cost)
 
 
-class Work:
-    """One graph and allocator: what every strategy and budget on it share."""
+class Watcher:
+    """From plans judged to `progress`. What that raises is raised, whatever a strategy catches: see `failure`.
 
-    def __init__(self, graph: Graph, allocator: str | Allocator | None, memory: MemoryModel) -> None:
-        self.graph, self.memory = graph, memory
+    Args:
+        progress: called at each plan judged.
+    """
+
+    def __init__(self, progress: Callable[[Standing], None]) -> None:
+        self.progress = progress
+        self.started = time.monotonic()
+        self.failure: Exception | None = None
+        self.plans_judged = 0
+        self.keep_all_cost, self.cost_lower_bound = 0.0, 0.0
+        self._best: tuple[float, float] | None = None
+        self._asked_budget = False
+
+    def ask(self, *, budget: int | None) -> None:
+        """A new question: nothing found before answers it."""
+        self._best, self._asked_budget = None, budget is not None
+
+    def __call__(self, strategy: str, peak_bytes: int, cost: float, fits: bool) -> None:
+        """One plan judged."""
+        self.plans_judged += 1
+        ranked = (cost, peak_bytes) if self._asked_budget else (peak_bytes, cost)
+        if fits and (self._best is None or ranked < self._best):
+            self._best = ranked
+        best_cost, best_peak = (None, None) if self._best is None else self._best if self._asked_budget else self._best[::-1]
+        standing = Standing(
+            strategy, None if best_peak is None else int(best_peak), self._overhead(best_cost),
+            self._overhead(self.cost_lower_bound) or 0.0, self.plans_judged, time.monotonic() - self.started,
+        )  # fmt: skip
+        try:
+            self.progress(standing)
+        except Exception as failure:
+            self.failure = failure
+            raise
+
+    def _overhead(self, cost: float | None) -> float | None:
+        """As a fraction of keep-all's cost; rounding never makes it less than nothing."""
+        return None if cost is None else max(0.0, cost / self.keep_all_cost - 1) if self.keep_all_cost else 0.0
+
+
+class Work:
+    """One graph and allocator: what every strategy and budget on it share.
+
+    Args:
+        graph, allocator, memory: what is planned, and how.
+        rules: the user's, or None.
+        watcher: told of each plan judged.
+    """
+
+    def __init__(
+        self, graph: Graph, allocator: str | Allocator | None, memory: MemoryModel, *, rules: Rules | None = None,
+        watcher: Watcher | None = None,
+    ) -> None:  # fmt: skip
+        self.graph, self.memory, self.rules, self.watcher = graph, memory, rules, watcher
         self.allocator_name: str | None = None
         self.allocator: Allocator | None = None
         if allocator is not None:
@@ -47,6 +101,16 @@ class Work:
         self._judged: dict[Schedule, Solution] = {}
         evaluator = evaluator_of(graph, memory)
         self.keep_all = self.judged(Proposal(evaluator.schedule(evaluator.keep_all)))
+        #: The cheapest plan: keep-all, and what the rules make run again.
+        self.base = self.keep_all if rules is None else self.judged(Proposal(rules.base))
+        self.cost_lower_bound = self.keep_all.trace.cost if rules is None else rules.cost_lower_bound
+        if watcher is not None:
+            watcher.keep_all_cost, watcher.cost_lower_bound = self.keep_all.trace.cost, self.cost_lower_bound
+
+    def problem(self, *, order: Order, seed: int, effort: float, deadline: float | None) -> Problem:
+        """What is asked of strategies, without a budget yet."""
+        program = self.graph if self.rules is None else self.rules.search_graph
+        return Problem(program, None, self.memory, order, seed, effort, deadline, self.watcher)
 
     def judged(self, proposal: Proposal) -> Solution:
         """Pack a proposal and replay it; the last few are remembered, since neighbouring budgets and strategies often agree."""
@@ -67,8 +131,10 @@ class Work:
         return solution
 
     def propose(self, strategy: Strategy, problem: Problem) -> Proposal:
-        """Ask a strategy; where the order is pinned, hold it to that."""
-        proposal = strategy(problem)
+        """Ask a strategy; hold it to the user's rules, and where the order is pinned, to that."""
+        if self.watcher is not None:
+            self.watcher.ask(budget=problem.budget)
+        proposal = strategy(problem) if self.rules is None else self.rules.ask(strategy, problem)
         if problem.order == "pinned":
             first_runs = list(dict.fromkeys(proposal.schedule.computes))
             program = [op.name for op in self.graph.ops if not op.resident]
@@ -93,45 +159,57 @@ class Work:
             target = min(target - (solution.arena_bytes - allowed), solution.trace.peak_bytes - 1)
 
     def solve(self, name: str, strategy: Strategy, problem: Problem, budget_bytes: int | None) -> Solution:
-        """Keep-all if it fits, else what the strategy finds, else its plan of least peak."""
-        peaks = [self.keep_all.trace.peak_bytes]
+        """Keep-all if it fits (with the user's rules: `base`), else what the strategy finds, else its plan of least peak."""
+        peaks = [self.base.trace.peak_bytes]
         if budget_bytes is not None:
             allowed = budget_bytes - self.memory.reserve
-            if self.keep_all.arena_bytes <= allowed:
-                return self.keep_all
+            if self.base.arena_bytes <= allowed:
+                return self.base
             for solution in self.attempts(strategy, problem, allowed):
+                self._tell(name, solution, fits=solution.arena_bytes <= allowed)
                 if solution.arena_bytes <= allowed:
                     return solution
                 peaks.append(solution.trace.peak_bytes)
                 if problem.out_of_time:
                     budget = format_bytes(budget_bytes)
                     raise TimeLimit(f"no plan whose arena fits {budget} was found in time; raise the limit or the budget")
-        least = min(self.keep_all, self.judged(self.propose(strategy, problem)), key=lambda s: (s.arena_bytes, s.trace.cost))
+        least = min(self.base, self.judged(self.propose(strategy, problem)), key=lambda s: (s.arena_bytes, s.trace.cost))
+        self._tell(name, least, fits=budget_bytes is None or least.arena_bytes <= allowed)
         if budget_bytes is None or least.arena_bytes <= allowed:
             return least
         minimum = least.arena_bytes + self.memory.reserve
         reached = min(*peaks, least.trace.peak_bytes)
         runs = [self._simulated(solution) for solution in (self.keep_all, least)]
         packing_bytes = least.arena_bytes - least.trace.peak_bytes
-        raise infeasible(
+        error = infeasible(
             self.graph, self.memory, budget=budget_bytes, minimum=minimum, found_by=name,
             live_fit=reached if reached <= allowed else None,
             shortfall=shortfall(*runs, allowed=allowed, reached_bytes=reached, packing_bytes=packing_bytes),
         )  # fmt: skip
+        if self.rules is not None:
+            why, _, remedy = str(error).partition("\n")
+            kept = ", ".join(f"{ruling.kind} {ruling.pattern!r}" for ruling in self.rules.rulings)
+            error.args = (f"{why} Within the rules, that is: {kept}.\n{remedy}",)
+        raise error
+
+    def _tell(self, name: str, solution: Solution, *, fits: bool) -> None:
+        if self.watcher is not None:
+            self.watcher(name, solution.trace.peak_bytes, solution.trace.cost, fits)
 
     def _simulated(self, solution: Solution) -> Simulated:
         evaluator = evaluator_of(self.graph, self.memory)
         return Simulated(self.graph, self.memory, evaluator=evaluator, schedule=solution.proposal.schedule, trace=solution.trace)
 
-    def report(self, strategy: str, solution: Solution, budget_bytes: int | None, budget_text: str) -> Report:
+    def report(self, strategy: str, solution: Solution, budget_bytes: int | None, budget_text: str, *, effort: float) -> Report:
         """Everything a reader of the plan asks."""
         trace, proposal = solution.trace, solution.proposal
-        bound = peak_lower_bound(self.graph, self.memory).nbytes
-        one_run = self.keep_all.trace.cost  # every op runs once in keep-all, and at least once in any plan
+        allowed = None if budget_bytes is None else budget_bytes - self.memory.reserve
+        bound, least_cost = lower_bounds(self.graph, self.memory, allowed, plan_cost=trace.cost, effort=effort)
+        least_cost = max(least_cost, self.cost_lower_bound)  # the user may say that some ops run twice
         # A bound above what the plan itself takes is no bound: nothing of such a claim is repeated.
         modest = (proposal.peak_lower_bound or 0) <= trace.peak_bytes and (proposal.cost_lower_bound or 0.0) <= trace.cost
         peak_bound = max(bound, proposal.peak_lower_bound or 0) if modest else bound
-        cost_bound = max(one_run, proposal.cost_lower_bound or 0.0) if modest else one_run
+        cost_bound = max(least_cost, proposal.cost_lower_bound or 0.0) if modest else least_cost
         optimal = proposal.optimal if modest else None
         if budget_bytes is not None and trace.cost <= cost_bound:
             optimal = "cost at this budget, order free"
@@ -152,5 +230,6 @@ class Work:
             optimal=optimal,
             cut_short=proposal.cut_short,
             arena_lower_bound=0 if solution.allocation is None else solution.allocation.bound_bytes,
+            rules=() if self.rules is None else self.rules.rulings,
             **replayed(self.graph, trace),
         )

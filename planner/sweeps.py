@@ -2,30 +2,46 @@
 
 from __future__ import annotations
 
+import math
 import uuid
-from collections.abc import Callable, Iterator
-from typing import NamedTuple, Union
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeVar, Union
 
+import msgspec
+
+from planner.analysis.bounds import peak_lower_bound
+from planner.analysis.certificate import certified_cost
 from planner.curves import Point, Status
 from planner.errors import InfeasibleBudget, TimeLimit
 from planner.graph import Graph
 from planner.memory import MemoryModel
+from planner.plan import Plan
 from planner.problem import Allocator, Order, Problem, Strategy
-from planner.solving import Work
+from planner.schedule import Schedule
+from planner.solving import Solution, Work
 from planner.units import Budget, format_bytes, parse_budget
+from planner.userrules import rules_of
 
-#: Called with searches done, searches in all, and a word on the last.
+#: Called with searches and bounds done, those in all, and a word on the last.
 Progress = Callable[[int, int, str], None]
+_What = TypeVar("_What")
+_ROUNDING = 1e-9  # of a cost: sums in another order
 
 
 class _Found(NamedTuple):
-    """What a sweep keeps of a solution."""
+    """A solution, after the figures by which it is ranked."""
 
     cost: float
     arena_bytes: int
     peak_bytes: int
     recomputed_ops: int
     extra_runs: int
+    solution: Solution
+
+
+def _found(solution: Solution) -> _Found:
+    trace, extra = solution.trace, solution.trace.recomputed
+    return _Found(trace.cost, solution.arena_bytes, trace.peak_bytes, len(extra), sum(extra.values()), solution)
 
 
 class _Answer(NamedTuple):
@@ -38,8 +54,9 @@ class _Answer(NamedTuple):
 _Task = tuple[str, Union[int, None]]  # strategy, and budget in bytes or None for the least peak
 
 
-def _answer(work: Work, problem: Problem, strategy: Strategy, budget_bytes: int | None) -> _Answer:
-    """Every plan that a strategy comes to for one budget."""
+def _answer(work: Work, problem: Problem, strategy: Strategy, budget_bytes: int | None, starts: tuple[Schedule, ...] = ()) -> _Answer:
+    """Every plan that a strategy comes to for one budget, from plans for other budgets."""
+    problem = msgspec.structs.replace(problem, starts=starts)
     found: list[_Found] = []
     cut_short = problem.out_of_time
     try:
@@ -48,8 +65,7 @@ def _answer(work: Work, problem: Problem, strategy: Strategy, budget_bytes: int 
         else:
             solutions = work.attempts(strategy, problem, budget_bytes - work.memory.reserve)
         for solution in solutions:
-            extra = solution.trace.recomputed
-            found.append(_Found(solution.trace.cost, solution.arena_bytes, solution.trace.peak_bytes, len(extra), sum(extra.values())))
+            found.append(_found(solution))
             cut_short = solution.proposal.cut_short or problem.out_of_time
             if problem.out_of_time:
                 break
@@ -71,23 +87,44 @@ class _Parcel(NamedTuple):
     seed: int
     effort: float
     deadline: float | None
+    save: tuple[str, ...]
+    recompute: tuple[str, ...]
 
 
 _unpacked: dict[str, tuple[Work, Problem]] = {}
 
 
-def _answer_elsewhere(parcel: _Parcel, strategy: Strategy, budget_bytes: int | None) -> _Answer:
+def _answer_elsewhere(parcel: _Parcel, strategy: Strategy, budget_bytes: int | None, starts: tuple[Schedule, ...]) -> _Answer:
     """`_answer` in another process, which unpacks a graph once for all its tasks."""
     if parcel.token not in _unpacked:
         _unpacked.clear()
         graph = Graph.from_json(parcel.graph_json)
-        problem = Problem(graph, None, parcel.memory, parcel.order, parcel.seed, parcel.effort, parcel.deadline)
-        _unpacked[parcel.token] = Work(graph, parcel.allocator, parcel.memory), problem
-    return _answer(*_unpacked[parcel.token], strategy, budget_bytes)
+        rules = rules_of(graph, parcel.memory, parcel.save, parcel.recompute)
+        work = Work(graph, parcel.allocator, parcel.memory, rules=rules)
+        problem = work.problem(order=parcel.order, seed=parcel.seed, effort=parcel.effort, deadline=parcel.deadline)
+        _unpacked[parcel.token] = work, problem
+    return _answer(*_unpacked[parcel.token], strategy, budget_bytes, starts)
+
+
+def _halvings(budgets: Sequence[int]) -> Iterator[list[int]]:
+    """The middle one, then the middles of both halves, and so on: every budget comes after a neighbour on each side, as far as there are.
+
+    >>> list(_halvings([10, 20, 30, 40, 50, 60]))
+    [[40], [20, 60], [10, 30, 50]]
+    """
+    spans = [(0, len(budgets))] if budgets else []
+    while spans:
+        middles = [(low, (low + high) // 2, high) for low, high in spans]
+        yield [budgets[middle] for _, middle, _ in middles]
+        spans = [span for low, middle, high in middles for span in ((low, middle), (middle + 1, high)) if span[0] < span[1]]
 
 
 class Sweep:
-    """Every strategy at every budget. Searches are independent of each other, so their order and number of processes do not matter."""
+    """Every strategy at every budget, from the middle outwards; each search begins from the plans of its neighbours.
+
+    Searches of one round are independent of each other, so the number of processes does not matter. A search that cannot find anything
+    better is left out: nothing fits by proof, or the strategy has a plan that costs no more than is proven.
+    """
 
     def __init__(
         self, work: Work, problem: Problem, searches: dict[str, Strategy], *, allocator: str | Allocator | None, jobs: int,
@@ -97,81 +134,174 @@ class Sweep:
         # by value where it is registered here: other processes know only what comes with the package
         self.allocator = work.allocator if isinstance(allocator, str) else allocator
         self.progress = progress or (lambda done, total, what: None)
+        self.base = _found(work.base)
         self.answers: dict[_Task, _Answer] = {}
+        self.bounds: dict[int, float] = {}
+        self.chosen: dict[_Task, _Found] = {}
+        self.total = 0
         self.stopped = False
+        self._parcel: _Parcel | None = None
 
     def points(self, wanted: int | tuple[Budget, ...]) -> tuple[Point, ...]:
         """One point for each strategy and budget, by strategy, then by budget."""
-        total = len(self.searches) * (1 + (wanted if isinstance(wanted, int) else len(wanted)))
-        self._ask([(name, None) for name in self.searches], total)
+        count = wanted if isinstance(wanted, int) else len(wanted)
+        self.total = len(self.searches) * (1 + count) + count
+        least: list[_Task] = [(name, None) for name in self.searches]
+        self._keep(self._ask, least)
         budgets = self._budgets(wanted)
         reserve = self.work.memory.reserve
-        needed = [budget for budget in budgets if budget - reserve < self.work.keep_all.arena_bytes]
-        total = len(self.searches) * (1 + len(needed))
-        self._ask([(name, budget) for budget in needed for name in self.searches], total)
+        needed = [budget for budget in budgets if budget - reserve < self.base.arena_bytes]
+        self.total = len(self.searches) * (1 + len(needed)) + len(needed)
+        self._keep(self._search, needed)
         return tuple(point for name in self.searches for point in self._line(name, budgets))
 
+    def plan(self, point: Point, *, save: tuple[str, ...] = (), recompute: tuple[str, ...] = ()) -> Plan:
+        """The plan of one of these points.
+
+        Args:
+            save, recompute: the user's rules, for its file.
+        """
+        work, problem, name, budget = self.work, self.problem, point.strategy, point.budget
+        solution = self.chosen[name, budget].solution
+        report = work.report(name, solution, budget, str(budget), effort=problem.effort)
+        return Plan(
+            work.graph, solution.proposal.schedule, solution.allocation, report, name, work.allocator_name, budget, work.memory,
+            problem.seed, problem.effort, save, recompute,
+        )  # fmt: skip
+
     def _budgets(self, wanted: int | tuple[Budget, ...]) -> list[int]:
-        keep_all = self.work.keep_all
         if isinstance(wanted, tuple):
-            return sorted({parse_budget(budget, keep_all.trace.peak_bytes) for budget in wanted})
-        high = keep_all.arena_bytes
+            return sorted({parse_budget(budget, self.work.keep_all.trace.peak_bytes) for budget in wanted})
+        high = self.base.arena_bytes
         low = min([high, *(found.arena_bytes for answer in self.answers.values() for found in answer.found)])
         steps = max(1, wanted - 1)
         return sorted({max(1, low + (high - low) * k // steps + self.work.memory.reserve) for k in range(wanted)})
 
-    def _ask(self, tasks: list[_Task], total: int) -> None:
+    def _keep(self, stage: Callable[[_What], None], what: _What) -> None:
+        """Run a stage; Ctrl-C ends the sweep, and what was found is kept."""
         if self.stopped:
             return
         try:
-            for task, answer in zip(tasks, self._answers(tasks), strict=True):
-                self.answers[task] = answer
-                name, budget = task
-                what = f"{name}, least peak" if budget is None else f"{name} at {format_bytes(budget)}"
-                self.progress(len(self.answers), total, what)
-                if answer.cut_short and not self.problem.out_of_time:  # the strategy kept its best plan at Ctrl-C
-                    raise KeyboardInterrupt
+            stage(what)
         except KeyboardInterrupt:
             if not any(answer.found for answer in self.answers.values()):
                 raise
             self.stopped = True
 
+    def _search(self, budgets: list[int]) -> None:
+        for budget in reversed(budgets):
+            self.bounds[budget] = self._certified(budget)
+            self._tell(f"lower bound at {format_bytes(budget)}")
+        for middles in _halvings(budgets):
+            self._ask([(name, budget) for budget in middles for name in self.searches])
+
+    def _certified(self, budget: int) -> float:
+        """A cost that no plan within the budget is below; infinite where none fits. What holds with more memory holds with less."""
+        work, allowed = self.work, budget - self.work.memory.reserve
+        known = self._bound(budget)
+        if known == math.inf or allowed < peak_lower_bound(work.graph, work.memory).nbytes:
+            return math.inf
+        if self.problem.out_of_time:
+            return known
+        return max(known, certified_cost(work.graph, work.memory, allowed, effort=self.problem.effort).cost)
+
+    def _bound(self, budget: int) -> float:
+        """The largest cost proven for this budget or a larger one."""
+        return max([self.work.cost_lower_bound, *(cost for other, cost in self.bounds.items() if other >= budget)])
+
+    def _tell(self, what: str) -> None:
+        self.progress(len(self.answers) + len(self.bounds), self.total, what)
+
+    def _ask(self, tasks: list[_Task]) -> None:
+        for task in tasks:
+            if self._settled(*task):
+                self._enter(task, _Answer((), False))
+        open_tasks = [task for task in tasks if task not in self.answers]
+        for task, answer in zip(open_tasks, self._answers(open_tasks), strict=True):
+            self._enter(task, answer)
+            if answer.cut_short and not self.problem.out_of_time:  # the strategy kept its best plan at Ctrl-C
+                raise KeyboardInterrupt
+
+    def _enter(self, task: _Task, answer: _Answer) -> None:
+        self.answers[task] = answer
+        name, budget = task
+        self._tell(f"{name}, least peak" if budget is None else f"{name} at {format_bytes(budget)}")
+
+    def _settled(self, name: str, budget: int | None) -> bool:
+        """True where a search could find nothing better."""
+        if budget is None:
+            return False
+        bound = self._bound(budget)
+        return bound == math.inf or any(found.cost <= bound for found in self._pool(name) if self._fits(found, budget))
+
+    def _starts(self, name: str, budget: int | None) -> tuple[Schedule, ...]:
+        """The cheapest plan of a strategy within a budget, and the smallest of its cheaper ones above it."""
+        rules = self.work.rules
+        if budget is None or (rules is not None and rules.again):  # such plans are no plans of the graph that is searched
+            return ()
+        pool = [found for found in self._pool(name) if found is not self.base]  # where every strategy begins
+        within = min((found for found in pool if self._fits(found, budget)), key=lambda found: found[:5], default=None)
+        cheaper = [found for found in pool if not self._fits(found, budget) and (within is None or found.cost < within.cost)]
+        above = min(cheaper, key=lambda found: (found.arena_bytes, found[:5]), default=None)
+        return tuple(found.solution.proposal.schedule for found in (within, above) if found is not None)
+
+    def _fits(self, found: _Found, budget: int) -> bool:
+        return found.arena_bytes + self.work.memory.reserve <= budget
+
+    def _pool(self, name: str) -> list[_Found]:
+        """All plans of one strategy so far, by budget; keep-all first."""
+        asked = sorted((task for task in self.answers if task[0] == name), key=lambda task: task[1] or 0)
+        return [self.base, *(found for task in asked for found in self.answers[task].found)]
+
     def _answers(self, tasks: list[_Task]) -> Iterator[_Answer]:
+        starts = [self._starts(*task) for task in tasks]
         if self.jobs == 1 or len(tasks) < 2:
-            for name, budget in tasks:
-                yield _answer(self.work, self.problem, self.searches[name], budget)
+            for (name, budget), start in zip(tasks, starts, strict=True):
+                yield _answer(self.work, self.problem, self.searches[name], budget, start)
             return
         from joblib import Parallel, delayed
 
-        problem = self.problem
-        parcel = _Parcel(
-            uuid.uuid4().hex, problem.graph.to_json(), self.allocator, problem.memory, problem.order, problem.seed, problem.effort,
-            problem.deadline,
-        )  # fmt: skip
+        parcel = self._parcelled()
         run = Parallel(n_jobs=self.jobs, backend="loky", return_as="generator")
-        yield from run(delayed(_answer_elsewhere)(parcel, self.searches[name], budget) for name, budget in tasks)
+        yield from run(
+            delayed(_answer_elsewhere)(parcel, self.searches[name], budget, start)
+            for (name, budget), start in zip(tasks, starts, strict=True)
+        )
+
+    def _parcelled(self) -> _Parcel:
+        if self._parcel is None:
+            problem, rules = self.problem, self.work.rules
+            self._parcel = _Parcel(
+                uuid.uuid4().hex, self.work.graph.to_json(), self.allocator, problem.memory, problem.order, problem.seed, problem.effort,
+                problem.deadline, () if rules is None else rules.save, () if rules is None else rules.recompute,
+            )  # fmt: skip
+        return self._parcel
 
     def _line(self, name: str, budgets: list[int]) -> Iterator[Point]:
         """The points of one strategy: at each budget the cheapest of all its plans that fit."""
-        keep_all, reserve = self.work.keep_all, self.work.memory.reserve
-        everything = _Found(keep_all.trace.cost, keep_all.arena_bytes, keep_all.trace.peak_bytes, 0, 0)
-        asked = [self.answers.get((name, budget)) for budget in (None, *budgets)]
-        pool = [everything, *(found for answer in asked if answer is not None for found in answer.found)]
-        least = min(found.arena_bytes for found in pool) + reserve
-        for budget, answer in zip(budgets, asked[1:], strict=True):
-            fits = [found for found in pool if found.arena_bytes + reserve <= budget]
-            cut_short = everything not in fits and (answer is None or answer.cut_short)
+        base, pool = self.base, self._pool(name)
+        least = min(found.arena_bytes for found in pool) + self.work.memory.reserve
+        for budget in budgets:
+            answer = self.answers.get((name, budget))
+            fits = [found for found in pool if self._fits(found, budget)]
+            cut_short = base not in fits and (answer is None or answer.cut_short)
+            bound = self._bound(budget)
             if fits:  # keep-all before its equals
-                best = min(fits, key=lambda found: (found.cost, found is not everything, found))
-                yield _point(name, budget, best, everything.cost, cut_short=cut_short)
+                best = min(fits, key=lambda found: (found.cost, found is not base, found[:5]))
+                self.chosen[name, budget] = best
+                yield self._point(name, budget, best, bound, cut_short=cut_short)
             else:
                 status: Status = "not reached" if cut_short else "infeasible"
-                yield Point(name, budget, status, minimum=least, cut_short=cut_short)
+                proven = None if bound == math.inf else bound
+                yield Point(name, budget, status, minimum=least, cut_short=cut_short, cost_lower_bound=proven)
 
-
-def _point(name: str, budget: int, found: _Found, keep_all_cost: float, *, cut_short: bool) -> Point:
-    overhead = max(0.0, found.cost / keep_all_cost - 1) if keep_all_cost else 0.0  # below 0 by rounding: sums in another order
-    return Point(
-        name, budget, "fits", None, found.peak_bytes, found.arena_bytes, found.cost, overhead, found.recomputed_ops, found.extra_runs,
-        cut_short,
-    )  # fmt: skip
+    def _point(self, name: str, budget: int, found: _Found, bound: float, *, cut_short: bool) -> Point:
+        keep_all_cost = self.work.keep_all.trace.cost
+        overhead = max(0.0, found.cost / keep_all_cost - 1) if keep_all_cost else 0.0  # below 0 by rounding: sums in another order
+        if found.cost < bound <= found.cost * (1 + _ROUNDING):
+            bound = found.cost
+        gap = (found.cost - bound) / keep_all_cost if keep_all_cost else 0.0
+        return Point(
+            name, budget, "fits", peak_bytes=found.peak_bytes, arena_bytes=found.arena_bytes, cost=found.cost, overhead=overhead,
+            recomputed_ops=found.recomputed_ops, extra_runs=found.extra_runs, cut_short=cut_short, cost_lower_bound=bound, gap=gap,
+        )  # fmt: skip

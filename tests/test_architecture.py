@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 #: A module imports only from layers above its own; inside a layer, without circles.
 LAYERS = (
     "errors", "names", "units", "files", "graph", "schedule", "memory", "calibration", "simulator", "report", "problem", "lowering", "zoo",
-    "kernels", "analysis", "packing", "search", "solving", "plan", "curves", "sweeps", "api", "rules", "footprint", "executors", "torch",
-    "processes", "measure", "views", "arguments", "console", "commands", "cli",
+    "kernels", "analysis", "userrules", "packing", "search", "solving", "plan", "curves", "sweeps", "api", "rules", "footprint",
+    "executors", "torch", "processes", "measure", "views", "arguments", "console", "commands", "cli",
 )  # fmt: skip
 JUDGE_MAY_IMPORT = {"errors", "graph", "memory", "schedule"}
 OPTIONAL = {"onnx", "torch", "matplotlib", "plotly", "jinja2", "highspy", "psutil", "ortools", "distributed", "checkpoint_schedules"}

@@ -5,9 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +19,22 @@ import networkx as nx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from naive import canonical_steps
-from strategies import memory_models
+from naive import canonical_steps, least_cost
+from strategies import memory_models, simple_digraphs
 from test_cli import Answer, error_lines
 from test_cli import run as run
 from test_laws import GRAPHS as TRAINING_GRAPHS
-from test_laws import outcome
+from test_laws import layered_digraphs, outcome
 
 import planner
 from planner import Curve, InfeasibleBudget, MemoryModel, Plan, PlannerError, Problem, Proposal, UnitError, curve, lower, optimize, zoo
 from planner.curves import CSV_COLUMNS, SUFFIXES, Point
 from planner.errors import OutputError, PlanFileError, TimeLimit, UnknownAllocator, UnknownStrategy
+from planner.graph import Graph, Op, Tensor
 from planner.packing.fit import first_fit
 from planner.search import strategy_names
 from planner.search.chen import chen_budget, chen_sqrt
+from planner.simulator import simulate
 
 STRATEGIES = ("auto", "chen-sqrt")
 ON_RANDOM_GRAPHS = settings(max_examples=settings().max_examples // 3, suppress_health_check=list(HealthCheck))
@@ -128,6 +133,81 @@ def test_a_number_of_budgets_spans_least_peak_to_keep_all(digraph: nx.DiGraph, c
 def test_a_chain_has_the_least_costs_of_public_case_c1_at_every_budget() -> None:
     points = curve(zoo.chain(8), [7, 8, 9]).points
     assert [(p.budget, p.cost, p.recomputed_ops, p.extra_runs) for p in points] == [(7, 19.0, 2, 2), (8, 18.0, 1, 1), (9, 17.0, 0, 0)]
+
+
+@ON_RANDOM_GRAPHS
+@given(digraph=GRAPHS, budgets=BUDGETS, memory=memory_models(), reserve=st.sampled_from([0, 5]), rule=st.sampled_from([(), ("full",)]))
+def test_a_bound_is_below_every_plan_holds_for_smaller_budgets_and_is_infinite_only_where_nothing_fits(
+    digraph: nx.DiGraph, budgets: Any, memory: MemoryModel, reserve: int, rule: tuple[str, ...]
+) -> None:
+    memory = MemoryModel(memory.scope, memory.alignment, reserve)
+    try:
+        found = curve(digraph, budgets, strategies=STRATEGIES, memory=memory, recompute=rule)
+    except PlannerError:
+        assert rule  # a graph without a backward pass
+        return
+    for strategy in STRATEGIES:
+        points = found.of(strategy)
+        bounds = [math.inf if p.cost_lower_bound is None else p.cost_lower_bound for p in points]
+        assert bounds == sorted(bounds, reverse=True)
+        for point in points:
+            assert (point.cost_lower_bound is None) == (point.budget < found.least_budget)
+            if point.cost is not None and point.cost_lower_bound is not None:
+                assert found.keep_all.cost * (1 - 1e-12) <= point.cost_lower_bound <= point.cost
+                assert point.gap == pytest.approx((point.overhead or 0.0) - found.overhead_lower_bound(point), abs=1e-9)
+    assert found.least_budget >= found.peak_lower_bound + reserve
+
+
+@ON_RANDOM_GRAPHS
+@given(digraph=st.one_of(simple_digraphs(most_ops=9), layered_digraphs(least=3, most=4, aliasing=False)), memory=memory_models())
+def test_no_schedule_at_all_costs_less_than_the_bound_of_its_budget(digraph: nx.DiGraph, memory: MemoryModel) -> None:
+    graph = lower(digraph)
+    for point in curve(graph, ["30%", "50%", "60%", "75%", "90%"], memory=memory, allocator=None).best:
+        least = least_cost(graph, point.budget, memory=memory)
+        if least is None:
+            assert point.status == "infeasible"
+        else:
+            assert point.cost_lower_bound is not None
+            assert point.cost_lower_bound <= least
+            assert point.cost is None or least <= point.cost * (1 + 1e-12)
+
+
+@ON_RANDOM_GRAPHS
+@given(digraph=GRAPHS, budgets=BUDGETS)
+def test_over_all_strategies_a_larger_budget_never_costs_more_and_the_best_point_has_its_plan(digraph: nx.DiGraph, budgets: Any) -> None:
+    found = curve(digraph, budgets, strategies=STRATEGIES)
+    best = found.best
+    assert [p.budget for p in best] == [p.budget for p in found.of("auto")]
+    costs = [p.cost for p in best if p.cost is not None]
+    assert costs == sorted(costs, reverse=True)
+    for point in best:
+        assert [p.cost for p in found.points if p.budget == point.budget and p.cost is not None and p.cost < (point.cost or 0)] == []
+        if point.status == "fits":
+            plan = found.plan(point)
+            trace = plan.verify()
+            assert (plan.budget, plan.strategy) == (point.budget, point.strategy)
+            assert (trace.cost, trace.peak_bytes, plan.report.plan.arena_bytes) == (point.cost, point.peak_bytes, point.arena_bytes)
+
+
+def test_chains_of_public_case_c1_are_proven_and_so_are_budgets_that_nothing_fits() -> None:
+    found = curve(zoo.chain(8), [2, 7, 8, 9])
+    proven = [(p.budget, p.cost_lower_bound, p.gap) for p in found.points]
+    assert proven == [(2, None, None), (7, 19.0, 0.0), (8, 18.0, 0.0), (9, 17.0, 0.0)]
+    assert found.least_budget == 3
+    assert "proven to be the cheapest there are" in str(found)
+    assert "points above it (8 B)" in str(curve(zoo.chain(8), [8, 9], strategies=chen_sqrt))
+
+
+def test_what_can_never_run_again_proves_budgets_above_the_largest_working_set_hopeless() -> None:
+    once = [Op(f"f{k}", (Tensor(f"f{k}", 4),), recomputable=False) for k in range(4)]
+    after = Op("all", (Tensor("all", 1),), reads=("f0",), after=("f1", "f2", "f3"))
+    graph = Graph([*once, after, *(Op(f"b{k}", (Tensor(f"b{k}", 1, output=True),), reads=("all", f"f{k}")) for k in range(4))])
+    assert [least_cost(graph, budget) for budget in (16, 18)] == [None, 9.0]
+    found = curve(graph, [12, 16, 18])
+    assert found.peak_lower_bound < 12
+    assert found.least_budget == 17
+    assert [(p.status, p.cost_lower_bound) for p in found.points] == [("infeasible", None), ("infeasible", None), ("fits", 9.0)]
+    assert str(found).count("nor can any plan") == 2
 
 
 def jumping(problem: Problem) -> Proposal:
@@ -242,6 +322,100 @@ def test_what_cannot_be_meant_is_refused_before_any_search(arguments: dict[str, 
         curve(zoo.chain(4), **{"strategies": search, **arguments})
 
 
+# starts
+
+
+class Asked:
+    """As "chen-budget"; notes what it is asked."""
+
+    __name__ = "asked"
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.answers: list[planner.Schedule | None] = []
+
+    def __call__(self, problem: Problem) -> Proposal:
+        self.problems.append(problem)
+        self.answers.append(None)
+        proposal = chen_budget(problem, sweeps=2)
+        self.answers[-1] = proposal.schedule
+        return proposal
+
+
+def test_a_search_begins_from_the_plans_next_below_and_above() -> None:
+    asked = Asked()
+    graph = lower(zoo.resnet(50, batch=2, image=64))
+    found = curve(graph, 8, strategies=asked, allocator=None)
+    budgets = [problem.budget for problem in asked.problems]
+    assert [None, *sorted(b for b in budgets if b is not None)] == [None, *(p.budget for p in found.points[:-1])]
+    assert budgets[1:4] == [found.points[k].budget for k in (3, 1, 5)]
+    assert asked.problems[0].starts == ()
+    answered = [None if schedule is None else simulate(graph, schedule) for schedule in asked.answers]
+    assert None in answered
+    keep_all = found.keep_all
+    for place, problem in enumerate(asked.problems[1:], start=1):
+        budget = problem.budget
+        assert budget is not None
+        known = [trace for trace, other in zip(answered, asked.problems[:place], strict=False) if trace is not None]
+        within = min((trace.cost for trace in known if trace.peak_bytes <= budget), default=math.inf)
+        above = [t.peak_bytes for t in known if t.peak_bytes > budget and t.cost < within and t.cost > keep_all.cost]
+        traces = [simulate(graph, schedule) for schedule in problem.starts]
+        assert [trace.cost for trace in traces if trace.peak_bytes <= budget] == [within] * (within < math.inf)
+        assert [trace.peak_bytes for trace in traces if trace.peak_bytes > budget] == ([min(above)] if above else [])
+
+
+def thinning(problem: Problem) -> Proposal:
+    """A strategy that uses its starts, and does worse without: the cheapest start that fits, or else the plan of least peak."""
+    fitting = [(simulate(problem.graph, s, memory=problem.memory).cost, k) for k, s in enumerate(problem.starts) if fit(problem, s)]
+    if not fitting:
+        return chen_sqrt(msgspec.structs.replace(problem, budget=None) if problem.budget is None else problem)
+    steps = problem.starts[min(fitting)[1]].computes
+    for place in [k for k, name in enumerate(steps) if name in steps[:k]][:40]:
+        try:
+            fewer = canonical_steps(problem.graph, [*steps[:place], *steps[place + 1 :]])
+            simulate(problem.graph, fewer, memory=problem.memory)
+        except (PlannerError, KeyError):
+            continue
+        if fit(problem, fewer):
+            return Proposal(fewer)
+    return Proposal(problem.starts[min(fitting)[1]])
+
+
+def fit(problem: Problem, schedule: planner.Schedule) -> bool:
+    assert problem.budget is not None
+    return simulate(problem.graph, schedule, memory=problem.memory).peak_bytes <= problem.budget
+
+
+def test_starts_are_the_same_with_any_number_of_processes() -> None:
+    options: dict[str, Any] = {"strategies": (thinning, "chen-budget"), "allocator": None}
+    one = curve(zoo.chain(24), [9, 11, 13, 15, 17, 19, 21, 23], **options)
+    assert curve(zoo.chain(24), [9, 11, 13, 15, 17, 19, 21, 23], jobs=2, **options) == one
+    alone = [optimize(zoo.chain(24), p.budget, strategy=thinning, allocator=None).report.plan.cost for p in one.of("thinning") if p.cost]
+    assert [p.cost for p in one.of("thinning") if p.cost] != alone  # they did begin from a neighbour's plan
+
+
+def test_plans_that_obey_a_rule_are_no_starts_where_another_graph_is_searched() -> None:
+    graph = lower(zoo.resnet(50, batch=2, image=64))
+    rules: list[tuple[dict[str, str], bool]] = [({"save": "stage1.*"}, True), ({"recompute": "stage1.*"}, False)]
+    for options, same_ops in rules:
+        asked = Asked()
+        curve(graph, 4, strategies=asked, allocator=None, **options)  # type: ignore[arg-type]
+        assert all(problem.graph.op_named.keys() == graph.op_named.keys() for problem in asked.problems) == same_ops
+        assert any(problem.starts for problem in asked.problems) == same_ops
+        for problem in asked.problems:
+            for schedule in problem.starts:
+                simulate(problem.graph, schedule)
+
+
+def test_a_search_that_can_find_nothing_better_is_left_out() -> None:
+    asked = Asked()
+    found = curve(zoo.chain(8, nbytes=4), [8, 32, 33, 34, 35, 36], strategies=asked)  # 8 bytes are below the largest working set
+    assert [p.cost_lower_bound for p in found.points] == [None, *[18.0] * 4, 17.0]
+    assert [p.cost for p in found.points] == [None, *[18.0] * 4, 17.0]
+    assert [problem.budget for problem in asked.problems][:2] == [None, 33]
+    assert not {8, 34, 35} & {problem.budget for problem in asked.problems}
+
+
 # processes, progress, and being stopped
 
 
@@ -261,8 +435,9 @@ def test_any_number_of_processes_gives_the_same_curve(monkeypatch: pytest.Monkey
 def test_progress_counts_every_search_once_to_the_total() -> None:
     heard: list[tuple[int, int, str]] = []
     curve(zoo.chain(12), [7, 8, 13], strategies=("auto", "chen-sqrt"), progress=lambda *words: heard.append(words))
-    assert [done for done, _, _ in heard] == list(range(1, 7))  # least peak, 7 and 8; at 13 keep-all fits without a search
-    assert heard[-1] == (6, 6, "chen-sqrt at 8 B")
+    assert [done for done, _, _ in heard] == list(range(1, 9))  # least peak, 7 and 8, and bounds; at 13 keep-all fits without a search
+    assert [what for _, _, what in heard if "bound" in what] == ["lower bound at 8 B", "lower bound at 7 B"]
+    assert heard[-1] == (8, 8, "chen-sqrt at 7 B")
 
 
 class Stopping:
@@ -281,12 +456,13 @@ class Stopping:
 
 
 def test_ctrl_c_keeps_what_was_found_and_says_what_was_not() -> None:
-    found = curve(zoo.chain(12), [6, 8, 9, 10, 13], strategies=Stopping(4))
+    found = curve(zoo.chain(12), [6, 8, 9, 10, 13], strategies=Stopping(3))  # least peak, 9 and 8; 10 and 6 would come next
     whole = curve(zoo.chain(12), [6, 8, 9, 10, 13], strategies=chen_budget)
-    assert [p.status for p in found.points] == ["infeasible", "fits", "fits", "fits", "fits"]
-    assert [p.cut_short for p in found.points] == [False, False, False, True, False]
-    assert [p.cost for p in found.points[:3]] == [p.cost for p in whole.points[:3]]
+    assert [p.status for p in found.points] == ["not reached", "fits", "fits", "fits", "fits"]
+    assert [p.cut_short for p in found.points] == [True, False, False, True, False]
+    assert [p.cost for p in found.points[1:3]] == [p.cost for p in whole.points[1:3]]
     assert found.points[3].cost == found.points[2].cost
+    assert [p.cost_lower_bound for p in found.points] == [p.cost_lower_bound for p in whole.points]
     assert "Cut short by the time limit or Ctrl-C" in str(found)
 
 
@@ -298,9 +474,9 @@ def test_ctrl_c_that_a_strategy_answers_with_its_best_plan_ends_the_curve() -> N
         return Proposal(chen_budget(problem).schedule, cut_short=problem.budget is not None)
 
     found = curve(zoo.chain(12), [8, 9, 10], strategies=cut_short)
-    assert asked == [None, 8]
+    assert asked == [None, 9]
     assert [p.cut_short for p in found.points] == [True, True, True]
-    assert len({p.cost for p in found.points}) == 1
+    assert len({p.cost for p in found.points[1:]}) == 1
 
 
 def test_ctrl_c_before_anything_is_found_is_passed_on() -> None:
@@ -332,18 +508,20 @@ def test_json_comes_back_equal_and_is_versioned(chain: Curve, tmp_path: Path) ->
     chain.save(tmp_path / "curve.json")
     assert planner.load_curve(tmp_path / "curve.json") == chain
     content = json.loads((tmp_path / "curve.json").read_text())
-    assert (content["format"], content["version"]) == ("planner-curve", 1)
+    assert (content["format"], content["version"]) == ("planner-curve", 2)
     assert content["fingerprint"] == lower(zoo.chain(12)).fingerprint
 
 
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda file: file.update(version=2), "version 2"),
+        (lambda file: file.update(version=1), "version 1"),
         (lambda file: file.update(format="planner-plan"), "planner-plan"),
         (lambda file: file.pop("points"), "points"),
         (lambda file: file["points"][0].update(status="fits"), "status 'fits'"),
         (lambda file: file["points"][-1].update(cost=None), "figures"),
+        (lambda file: file["points"][-1].update(gap=None), "figures"),
+        (lambda file: file["points"][-1].update(cost_lower_bound=None), "lower bound"),
         (lambda file: file["points"][-1].update(budget="much"), "budget"),
         (lambda file: file["memory"].update(alignment=0), "alignment"),
     ],
@@ -376,7 +554,8 @@ def test_csv_has_a_line_a_point_with_exact_ints(tmp_path: Path) -> None:
         for column in ("minimum_bytes", "peak_bytes", "arena_bytes", "recomputed_ops", "extra_runs"):
             value = getattr(point, column.replace("minimum_bytes", "minimum"))
             assert row[column] == ("" if value is None else str(value))
-        assert row["cost"] == "" or float(row["cost"]) == point.cost
+        for column in ("cost", "cost_lower_bound", "gap"):
+            assert (None if row[column] == "" else float(row[column])) == getattr(point, column)
     assert sum(int(row["on_front"]) for row in rows) == len(found.front)
     assert int(rows[-1]["arena_bytes"]) == found.keep_all.arena_bytes > 2**30
 
@@ -386,9 +565,89 @@ def test_svg_is_xml_that_names_axes_strategies_bound_and_keep_all(chain: Curve, 
     root = ElementTree.parse(tmp_path / "curve.svg").getroot()
     texts = {"".join(element.itertext()).strip() for element in root.iter("{http://www.w3.org/2000/svg}text")}
     assert {
-        "chain:12", "arena (B)", "extra cost over keep-all", "lower bound 3 B", "keep-all 13 B", "Pareto front",
+        "chain:12", "arena (B)", "extra cost over keep-all", "no plan below 3 B", "keep-all 13 B", "Pareto front", "lower bound (proven)",
         "chen-budget (fits 5 of 7 budgets)", "chen-sqrt (fits 5 of 7 budgets)", "no plan fits",
     } <= texts  # fmt: skip
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def corners(root: ElementTree.Element, gid: str) -> list[tuple[float, float]]:
+    """The points of the one path in a group."""
+    (group,) = [element for element in root.iter(f"{SVG}g") if element.get("id") == gid]
+    (path,) = [element.get("d") for element in group.iter(f"{SVG}path")]
+    numbers = [float(number) for number in re.findall(r"-?[\d.]+", path or "")]
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def test_svg_has_the_bound_in_steps_with_what_is_impossible_shaded_below_and_left_of_it(chain: Curve, tmp_path: Path) -> None:
+    chain.save(tmp_path / "curve.svg")
+    root = ElementTree.parse(tmp_path / "curve.svg").getroot()
+    line = corners(root, "lower-bound")
+    for (x, y), (right, down) in pairwise(line):
+        assert (x == right) != (y == down) or (x, y) == (right, down)
+        assert right >= x
+        assert down >= y  # down the page
+    infeasible = corners(root, "infeasible")
+    assert max(x for x, _ in infeasible) == pytest.approx(line[0][0])
+    area = corners(root, "impossible")
+    assert len([y for _, y in line if y > 0]) >= 8  # what is above the page is cut off
+    assert {(round(x, 3), round(y, 3)) for x, y in line if y > 0} <= {(round(x, 3), round(y, 3)) for x, y in area}
+    assert max(y for _, y in area) == pytest.approx(max(y for _, y in infeasible))  # down to the axis
+
+
+def test_the_bound_is_drawn_from_each_budget_down_to_the_next_and_plans_from_their_arena_up() -> None:
+    from planner.views.figures import trade_off
+
+    found = curve(zoo.chain(8), [2, 4, 7, 8, 9], strategies="chen-budget")
+    axes = trade_off(found).axes[0]
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    bound, plans = lines["lower bound (proven)"], lines["chen-budget (fits 3 of 5 budgets)"]
+    assert (bound.get_drawstyle(), plans.get_drawstyle()) == ("steps-pre", "steps-post")
+    assert list(bound.get_xdata())[:-1] == [3, 4, 7, 8, 9]
+    four = found.points[1].cost_lower_bound
+    assert four is not None
+    assert 19.0 <= four <= (least_cost(lower(zoo.chain(8)), 4) or 0)
+    costs = [four, four, 19, 18, 17, 17]
+    assert list(bound.get_ydata()) == pytest.approx([100 * (cost - 17) / 17 for cost in costs])
+    assert list(plans.get_xdata()) == [7, 8, 9]
+    assert list(plans.get_ydata()) == pytest.approx([100 * 2 / 17, 100 / 17, 0])
+
+
+def test_a_strategy_far_above_the_front_leaves_the_page_and_its_name_says_how_far() -> None:
+    from planner.views.figures import trade_off
+
+    graph = nx.DiGraph()  # one of x and y must go while "big" runs: one strategy drops the cheap one, the other the dear one
+    for name, cost, reads in (("x", 1.0, ""), ("y", 100.0, ""), ("m", 1.0, "xy"), ("big", 1.0, "m")):
+        graph.add_node(name, nbytes=8 if name in "xy" else 1, cost=cost, workspace=16 if name == "big" else 0)
+        graph.add_edges_from((read, name) for read in reads)
+    graph.add_node("end", nbytes=1)
+    graph.add_edges_from((read, "end") for read in ("big", "x", "y"))
+    program = lower(graph)
+
+    def again(name: str) -> planner.Strategy:
+        def strategy(problem: Problem) -> Proposal:
+            return Proposal(canonical_steps(program, ["x", "y", "m", "big", name, "end"]))
+
+        strategy.__name__ = f"again_{name}"
+        return strategy
+
+    found = curve(program, [33, 100], strategies=[again("x"), again("y")], allocator=None)
+    overheads = [p.overhead for p in found.points if p.budget == 33]
+    assert overheads == pytest.approx([1 / 104, 100 / 104])
+    axes = trade_off(found).axes[0]
+    assert 100 / 104 < axes.get_ylim()[1] < 5 * 100 / 104
+    assert axes.get_legend_handles_labels()[1][2:] == ["again_x", "again_y (up to +96 %)"]
+
+
+def test_where_nothing_fits_the_page_is_as_high_as_the_bound() -> None:
+    from planner.views.figures import trade_off
+
+    found = curve(zoo.chain(12), [4], strategies=chen_budget)
+    bound = found.points[0].cost_lower_bound
+    assert bound is not None
+    assert trade_off(found).axes[0].get_ylim()[1] == pytest.approx(1.08 * 100 * (bound - 25) / 25)
 
 
 SIGNATURES = {".svg": b"<?xml", ".png": b"\x89PNG\r\n\x1a\n", ".pdf": b"%PDF-", ".PNG": b"\x89PNG"}
@@ -421,7 +680,8 @@ def test_figure_text_is_inside_the_page_and_labels_do_not_overlap() -> None:
     def _under_scored(problem: Problem) -> Proposal:
         return chen_budget(problem)
 
-    odd = curve(zoo.chain(40), 6, strategies=(*strategy_names(), _under_scored), allocator=None, memory=MemoryModel(reserve=10**6))
+    every = (*strategy_names(), _under_scored)
+    odd = curve(zoo.chain(40), 6, strategies=every, allocator=None, memory=MemoryModel(reserve=10**6), effort=0.01)
     three = curve(zoo.chain(12), [2, 7, 13], strategies=("auto", "chen-sqrt", "chen-budget"))
     for found in (curve(zoo.resnet(50, batch=8), 5), curve(long), curve(nx.DiGraph()), curve(zoo.chain(8), [2]), odd, three):
         figure = trade_off(found)
@@ -438,7 +698,8 @@ def test_figure_text_is_inside_the_page_and_labels_do_not_overlap() -> None:
             assert box.y1 <= page.y1 + 1, what
         for k, (what, box) in enumerate(boxes):
             assert [other for other, its in boxes[k + 1 :] if box.overlaps(its)] == [], what
-        assert len(legend.texts) == 1 + len(found.strategies) - (not found.front)
+        proven = any(point.cost_lower_bound is not None for point in found.points)
+        assert len(legend.texts) == 1 + len(found.strategies) - (not found.front) + proven
         assert not legend.get_window_extent().overlaps(axes.get_window_extent())
 
 
@@ -498,6 +759,43 @@ def test_a_figure_is_saved_without_pyplot_and_a_curve_is_found_without_matplotli
     assert done.stdout.split() == ["False", "True", "False"]
 
 
+# plans
+
+
+def test_plans_are_saved_a_file_each_and_load_and_verify(tmp_path: Path) -> None:
+    found = curve(zoo.chain(12), [3, 7, 8, 9, 13, 20], strategies=("chen-sqrt", "chen-budget"))
+    paths = found.save_plans(tmp_path / "plans")
+    assert [Path(path).name for path in paths] == ["7.json", "8.json", "9.json", "13.json"]  # at 3 nothing fits; 20 is as 13
+    assert sorted(paths) == sorted(map(str, (tmp_path / "plans").iterdir()))
+    for path, point in zip(paths, found.best[1:], strict=False):
+        plan = planner.load(path, zoo.chain(12))
+        assert plan.verify().cost == point.cost
+        assert (plan.budget, plan.strategy, plan.report.plan.arena_bytes) == (point.budget, point.strategy, point.arena_bytes)
+
+
+def test_plans_within_rules_say_so_and_verify(tmp_path: Path) -> None:
+    found = curve(zoo.resnet(50, batch=2, image=64), 3, save="stage1.*", recompute="selective")
+    for point in found.best:
+        plan = found.plan(point)
+        plan.verify()
+        assert (plan.save_rules, plan.recompute_rules) == (("stage1.*",), ("selective",))
+        assert (plan.report.plan.cost, plan.report.plan.arena_bytes) == (point.cost, point.arena_bytes)
+
+
+def test_a_point_without_a_plan_is_refused_with_the_reason(chain: Curve, tmp_path: Path) -> None:
+    with pytest.raises(PlannerError, match="infeasible"):
+        chain.plan(chain.points[0])
+    with pytest.raises(PlannerError, match="on this curve"):
+        chain.plan(curve(zoo.chain(8), [8]).points[0])
+    chain.save(tmp_path / "curve.json")
+    loaded = planner.load_curve(tmp_path / "curve.json")
+    with pytest.raises(PlannerError, match="--plans"):
+        loaded.plan(loaded.points[-1])
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(OutputError, match="file"):
+        chain.save_plans(tmp_path / "file")
+
+
 # the command
 
 
@@ -523,6 +821,20 @@ def test_the_command_prints_one_versioned_object(run: Any) -> None:
     ]  # fmt: skip
     plans = {(p["arena_bytes"], p["cost"]) for p in content["curve"]["points"] if p["status"] == "fits"}
     assert [(p["arena_bytes"], p["cost"]) for p in content["front"]] == undominated(plans)
+
+
+def test_the_command_writes_the_plans_into_a_folder_of_their_own(run: Any, tmp_path: Path) -> None:
+    answer = run("curve", "chain:8", "--budgets", "7,8,9", "--plans", "plans")
+    assert (answer.code, answer.out.splitlines()[-1]) == (0, "  Saved to 3 plans in plans")
+    assert run("verify", "plans/8.json", "--graph", "chain:8").code == 0
+    refused = run("curve", "chain:8", "--budgets", "7,8,9", "--plans", "plans")
+    assert (refused.code, refused.out) == (2, "")
+    assert "'plans' is not empty" in error_lines(refused)[-1]
+    again = run("curve", "chain:8", "--budgets", "7,8,9", "--plans", "plans", "-f", "--json")
+    assert json.loads(again.out)["files"] == [f"plans/{budget}.json" for budget in (7, 8, 9)]
+    missing = run("curve", "chain:8", "--plans", "missing/plans")
+    assert missing.code == 2
+    assert "missing/plans" in missing.err
 
 
 def test_budgets_that_nothing_fits_exit_4_with_the_least_workable_on_the_last_line(run: Any) -> None:

@@ -27,13 +27,14 @@ from planner.schedule import Compute, Free, Schedule
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    """A plan with recomputation, workspace, residents and a reserve."""
+    """A plan with recomputation, workspace, residents and a reserve, dearer than what can be proven."""
     graph = zoo.chain(16, reads=("in", "out"), nbytes=8, input_nbytes=8)
     for node in graph:
         if node.startswith("f"):
             graph.nodes[node]["workspace"] = 3
-    found = optimize(graph, 120, memory=MemoryModel(alignment=4, reserve=5), seed=3)
+    found = optimize(graph, 120, strategy="chen-sqrt", memory=MemoryModel(alignment=4, reserve=5), seed=3)
     assert found.report.extra_runs > 0
+    assert found.report.cost_lower_bound < found.report.plan.cost
     return found
 
 
@@ -342,16 +343,18 @@ def test_no_budget_is_no_ground_for_a_proof_of_cost() -> None:
 
 
 def test_a_strategy_of_your_own_may_claim_a_higher_bound_but_no_proof_that_rests_on_it() -> None:
-    def knowing(problem: Problem, *, optimal: str | None) -> Proposal:
-        schedule = planner.search.find_strategy("chen-budget")[1](problem).schedule
-        return Proposal(schedule, cost_lower_bound=34.0, optimal=optimal)
+    def knowing(problem: Problem, *, bound: float | None, optimal: str | None) -> Proposal:
+        return Proposal(planner.search.find_strategy("chen-sqrt")[1](problem).schedule, cost_lower_bound=bound, optimal=optimal)
 
-    graph = zoo.chain(16, reads=("in", "out"))  # one run of each op costs 33
-    plan = optimize(graph, 14, strategy=partial(knowing, optimal=None))
-    assert (plan.strategy, plan.report.keep_all.cost, plan.report.cost_lower_bound) == ("knowing", 33, 34)
+    graph = zoo.chain(16, reads=("in", "out"))
+    modest = optimize(graph, 10, strategy=partial(knowing, bound=None, optimal=None)).report
+    claimed = (modest.cost_lower_bound + modest.plan.cost) / 2
+    assert modest.cost_lower_bound < claimed < modest.plan.cost
+    plan = optimize(graph, 10, strategy=partial(knowing, bound=claimed, optimal=None))
+    assert (plan.strategy, plan.report.keep_all.cost, plan.report.cost_lower_bound) == ("knowing", 33, claimed)
     plan.verify()
     with pytest.raises(VerificationError, match="proven"):
-        optimize(graph, 14, strategy=partial(knowing, optimal="cost at this budget, order free")).verify()
+        optimize(graph, 10, strategy=partial(knowing, bound=claimed, optimal="cost at this budget, order free")).verify()
 
 
 def bump(graph: planner.Graph, schedule: Schedule, *, memory: MemoryModel) -> planner.Allocation:
@@ -645,7 +648,7 @@ def test_the_least_peak_is_called_optimal_where_it_meets_the_bound() -> None:
 
 
 def test_a_plan_says_what_it_was_asked(plan: Plan) -> None:
-    assert (plan.budget, plan.seed, plan.effort, plan.strategy, plan.allocator) == (120, 3, 1.0, "auto", "auto")
+    assert (plan.budget, plan.seed, plan.effort, plan.strategy, plan.allocator) == (120, 3, 1.0, "chen-sqrt", "auto")
     assert plan.memory == MemoryModel(alignment=4, reserve=5)
 
 

@@ -15,6 +15,10 @@ STRATEGY_NAMES = ", ".join(STRATEGIES)
 SEARCH = (
     click.option("--allocator", default="auto", show_default=True, help=f"{', '.join(ALLOCATORS)}, or none for live bytes only."),
     click.option("--order", type=click.Choice(["free", "pinned"]), default="free", show_default=True, help="May first runs change order?"),
+    click.option("--save", multiple=True, metavar="PATTERN", help="Never compute these again: NAME, op:TYPE, module:NAME; * and ? match."),
+    click.option(
+        "--recompute", multiple=True, metavar="PATTERN", help="Keep none of these for the backward pass; or none, selective, full, auto."
+    ),
     click.option("--effort", type=float, default=1.0, show_default=True, help="Search work, relative to the default."),
     click.option("--time-limit", type=float, metavar="SECONDS", help="Return the best found by then."),
     click.option("--seed", type=int, default=0, show_default=True),

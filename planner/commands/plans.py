@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -9,7 +10,8 @@ import click
 from planner.arguments import MOST_DIGITS, memory_of, program_of
 from planner.commands.options import FORCE, GRAPH, GRAPH_HELP, JSON, MEMORY, OUTPUT, SEARCH, STRATEGY_NAMES, options_of
 from planner.console import check_output, exit_code, print_json, print_lines, printing, say, shown
-from planner.views.progress import progress_bar, spinner
+from planner.errors import OutputError
+from planner.views.progress import progress_bar, search_progress, spinner
 
 
 @click.command(epilog=GRAPH_HELP)
@@ -25,10 +27,11 @@ def optimize(graph: str, budget: str | None, allocator: str, output: str | None,
     memory = memory_of(options)
     with spinner("reading the graph"):
         program = program_of(graph, options)
-    with spinner("planning"):
+    with search_progress("planning") as progress:
         plan = find_plan(
             program, budget, strategy=options["strategy"], allocator=None if allocator == "none" else allocator, memory=memory,
-            order=options["order"], effort=options["effort"], time_limit=options["time_limit"], seed=options["seed"],
+            order=options["order"], save=options["save"], recompute=options["recompute"], effort=options["effort"],
+            time_limit=options["time_limit"], seed=options["seed"], progress=progress,
         )  # fmt: skip
     if output is not None:
         plan.save(output)
@@ -45,11 +48,16 @@ def optimize(graph: str, budget: str | None, allocator: str, output: str | None,
 @click.option("--strategies", default="auto", show_default=True, help=f'"all", or names with commas between: {STRATEGY_NAMES}.')
 @click.option("--jobs", type=int, default=1, show_default=True, help="Processes; -1 takes every core.")
 @click.option("-o", "--output", "outputs", multiple=True, metavar="FILE", help="Write .csv, .json, .svg, .png or .pdf; may be repeated.")
+@click.option("--plans", metavar="FOLDER", help="Write the cheapest plan of each budget into this folder; made if it is missing.")
 @options_of(SEARCH, GRAPH, MEMORY, FORCE, JSON)
-def curve(graph: str, budgets: str, strategies: str, jobs: int, outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
-    """Find what memory costs: the cheapest plan at each of many budgets."""
+def curve(
+    graph: str, budgets: str, strategies: str, jobs: int, outputs: tuple[str, ...], plans: str | None, as_json: bool, **options: Any
+) -> None:  # fmt: skip
+    """Find what memory costs: the cheapest plan at each of many budgets, and what none can cost less than."""
     for output in outputs:
         check_output(output, force=options["force"])
+    if plans is not None:
+        _check_folder(plans, force=options["force"])
     from planner.api import curve as find_curve
     from planner.curves import check_path, nothing_fits
     from planner.search import strategy_names
@@ -68,20 +76,33 @@ def curve(graph: str, budgets: str, strategies: str, jobs: int, outputs: tuple[s
             program, int(listed[0]) if count else listed,
             strategies=strategy_names() if strategies == "all" else [name.strip() for name in strategies.split(",")],
             allocator=None if options["allocator"] == "none" else options["allocator"], memory=memory, order=options["order"],
-            effort=options["effort"], time_limit=options["time_limit"], seed=options["seed"], jobs=jobs, progress=progress,
+            save=options["save"], recompute=options["recompute"], effort=options["effort"], time_limit=options["time_limit"],
+            seed=options["seed"], jobs=jobs, progress=progress,
         )  # fmt: skip
     for output in outputs:
         found.save(output)
+    plan_files = () if plans is None else found.save_plans(plans)
     if as_json:
-        print_json("planner-curve", {"curve": found, "front": found.front, "files": [shown(output) for output in outputs]})
+        files = [shown(file) for file in (*outputs, *plan_files)]
+        print_json("planner-curve", {"curve": found, "front": found.front, "files": files})
     else:
-        print_lines(str(found), f"  Saved to {', '.join(outputs)}" if outputs else "  Draw the curve with -o curve.svg")
+        saved = [*outputs, *([f"{len(plan_files)} plans in {plans}"] if plan_files else [])]
+        print_lines(str(found), f"  Saved to {', '.join(saved)}" if saved else "  Draw the curve with -o curve.svg")
     error = nothing_fits(found)
     if error is not None and as_json:  # one object is printed, and it says so point by point
         say(str(error), last_line=True)
         raise click.exceptions.Exit(exit_code(error))
     if error is not None:
         raise error
+
+
+def _check_folder(folder: str, *, force: bool) -> None:
+    """Refuse before the work a folder that could not be made or written after it, or whose files would lie among others."""
+    if os.path.isdir(folder) and os.listdir(folder) and not force:
+        raise click.UsageError(f"{folder!r} is not empty; write into it with -f, or name another folder")
+    place = folder if os.path.exists(folder) else os.path.dirname(os.path.abspath(folder))
+    if not os.path.isdir(place) or not os.access(place, os.W_OK):
+        raise OutputError(f"cannot write into {folder!r}; name a folder that can be written, or one to be made in such a folder")
 
 
 @click.command()

@@ -6,9 +6,13 @@ from planner.errors import UnknownStrategy
 from planner.names import named
 from planner.problem import Strategy
 from planner.search.auto import auto
+from planner.search.binomial import binomial
+from planner.search.chain import chain
 from planner.search.chen import chen_budget, chen_sqrt
+from planner.search.cuts import cuts
 from planner.search.memonger import memonger
 from planner.search.recursive import recursive
+from planner.search.retention import retention
 
 _STRATEGIES: dict[str, Strategy] = {
     "auto": auto,
@@ -16,6 +20,10 @@ _STRATEGIES: dict[str, Strategy] = {
     "chen-sqrt": chen_sqrt,
     "recursive": recursive,
     "memonger": memonger,
+    "binomial": binomial,
+    "chain": chain,
+    "cuts": cuts,
+    "retention": retention,
 }
 
 

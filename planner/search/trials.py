@@ -49,6 +49,8 @@ class Trials:
                 self._least = candidate
             if self.fits(candidate) and (self.best is None or self._rank(candidate) < self._rank(self.best)):
                 self.best, self._best_sequence = candidate, sequence.copy()
+            if self.problem.watch is not None:
+                self.problem.watch(self.name, candidate.peak_bytes, candidate.cost, self.fits(candidate))
         return candidate
 
     def fits(self, candidate: Candidate | None) -> bool:

@@ -91,7 +91,9 @@ def rendered(figure: Figure, suffix: str) -> bytes:
 def trade_off(curve: Curve) -> Figure:
     """Memory against recomputation: one stepped line a strategy, the Pareto front bold, what no plan can reach shaded.
 
-    A line holds at every memory from one plan's to the next's: with that much, this is the cheapest plan found.
+    A line holds at every memory from one plan's to the next's: with that much, this is the cheapest plan found. The lower bound holds
+    from one budget down to the next: what nothing can do with more memory, nothing can do with less. Nothing is drawn between, so that
+    a jump is where a plan needs it. What is white between the bound and the front is not known.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -99,10 +101,12 @@ def trade_off(curve: Curve) -> Figure:
     figure = Figure(figsize=(8.0, 5.0), layout="constrained")
     axes = figure.add_subplot()
     unit_bytes, unit = _unit(curve.keep_all.arena_bytes + curve.memory.reserve)
+    top = _top(curve)
+    _limits(axes, curve, unit_bytes, unit, top)
+    _bound(axes, curve, unit_bytes)
     _front(axes, curve, unit_bytes)
     for place in range(len(curve.strategies)):
-        _line(axes, curve, place, unit_bytes)
-    _limits(axes, curve, unit_bytes, unit)
+        _line(axes, curve, place, unit_bytes, top)
     measured = ("arena" if curve.allocator else "peak") + (" + reserve" if curve.memory.reserve else "")
     axes.set_xlabel(f"{measured} ({unit}{'' if curve.memory.scope == 'total' else ', residents left out'})")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=10, steps=[1, 2, 2.5, 5, 10], integer=unit_bytes == 1))
@@ -151,6 +155,16 @@ def _steps(points: tuple[Point, ...], curve: Curve, unit_bytes: int) -> tuple[li
     return [(arena + curve.memory.reserve) / unit_bytes for arena, _ in ordered], [100 * overhead for _, overhead in ordered]
 
 
+def _top(curve: Curve) -> float:
+    """The highest overhead shown, in %: the front's, and of other plans up to twice that, so that one strategy leaves room for the rest."""
+    front = max([0.0, *(p.overhead for p in curve.front if p.overhead is not None)])
+    plans = max([0.0, *(p.overhead for p in curve.points if p.overhead is not None)])
+    bounds = [curve.overhead_lower_bound(p) for p in curve.best if p.cost_lower_bound is not None]
+    if not curve.front:
+        return 100 * max([0.0, *bounds]) or 1.0
+    return 100 * (min(plans, 2 * front) if front else plans) or 1.0
+
+
 def _front(axes: Axes, curve: Curve, unit_bytes: int) -> None:
     memory, overhead = _steps(curve.front, curve, unit_bytes)
     if memory:
@@ -159,14 +173,16 @@ def _front(axes: Axes, curve: Curve, unit_bytes: int) -> None:
         )  # fmt: skip
 
 
-def _line(axes: Axes, curve: Curve, place: int, unit_bytes: int) -> None:
+def _line(axes: Axes, curve: Curve, place: int, unit_bytes: int, top: float) -> None:
     """One strategy; the first named lies on top and is thinnest, so that lines which agree are all seen."""
     wider = min(place, 4)
     strategy = curve.strategies[place]
     points = curve.of(strategy)
     memory, overhead = _steps(points, curve, unit_bytes)
     fits = sum(point.status == "fits" for point in points)
-    label = _short(strategy, 40) + ("" if fits == len(points) else f" (fits {fits} of {len(points)} budgets)")
+    notes = [] if fits == len(points) else [f"fits {fits} of {len(points)} budgets"]
+    notes += [f"up to +{max(overhead):.0f} %"] if max(overhead, default=0.0) > 1.08 * top else []
+    label = _short(strategy, 40) + (f" ({', '.join(notes)})" if notes else "")
     label = f" {label}" if label.startswith("_") else label  # a legend leaves out what begins with an underscore
     axes.step(
         memory, overhead, where="post", color=COLOURS[place % len(COLOURS)], marker=MARKERS[place % len(MARKERS)],
@@ -175,17 +191,31 @@ def _line(axes: Axes, curve: Curve, place: int, unit_bytes: int) -> None:
     )  # fmt: skip
 
 
-def _limits(axes: Axes, curve: Curve, unit_bytes: int, unit: str) -> None:
-    """What no plan goes below, and where nothing is recomputed."""
-    reserve = curve.memory.reserve
-    low_bytes, high_bytes = curve.peak_lower_bound + reserve, curve.keep_all.arena_bytes + reserve
+def _bound(axes: Axes, curve: Curve, unit_bytes: int) -> None:
+    """The overhead that no plan is below, proven at each budget and so for less memory; shaded below, as all that is impossible."""
+    proven = [(p.budget / unit_bytes, 100 * curve.overhead_lower_bound(p)) for p in curve.best if p.cost_lower_bound is not None]
+    if not proven:
+        return
+    low = curve.least_budget / unit_bytes
+    right, bottom = axes.get_xlim()[1], axes.get_ylim()[0]
+    memory = [low, *(budget for budget, _ in proven), max(right, proven[-1][0])]
+    overhead = [proven[0][1], *(least for _, least in proven), 0.0]
+    area = axes.fill_between(memory, overhead, bottom, step="pre", facecolor=ZONE, linewidth=0, zorder=1)
+    area.set_gid("impossible")
+    (line,) = axes.step(memory, overhead, where="pre", color=INK, linewidth=1.1, label="lower bound (proven)", zorder=1.6)
+    line.set_gid("lower-bound")
+
+
+def _limits(axes: Axes, curve: Curve, unit_bytes: int, unit: str, top: float) -> None:
+    """Below what memory no plan fits, and where nothing is recomputed."""
+    low_bytes, high_bytes = curve.least_budget, curve.keep_all.arena_bytes + curve.memory.reserve
     low, high = low_bytes / unit_bytes, high_bytes / unit_bytes
     span = (high - low) or high or 1.0
     left, right = max(0.0, low - 0.1 * span), high + 0.04 * span
-    top = max([0.0, *(100 * p.overhead for p in curve.points if p.overhead is not None)]) or 1.0
     axes.set_xlim(left, right)
     axes.set_ylim(-0.03 * top, 1.08 * top)
-    axes.axvspan(left, low, facecolor=ZONE, hatch="///", edgecolor="#D5D5D5", linewidth=0, zorder=1)
+    zone = axes.axvspan(left, low, facecolor=ZONE, hatch="///", edgecolor="#D5D5D5", linewidth=0, zorder=1)
+    zone.set_gid("infeasible")
     if low - left > 0.03 * (right - left):
         box = {"boxstyle": "round,pad=0.25", "facecolor": ZONE, "edgecolor": "none"}
         axes.text((left + low) / 2, 0.5 * top, "no plan fits", rotation=90, ha="center", va="center", color=FAINT, fontsize=9, bbox=box)
@@ -193,9 +223,9 @@ def _limits(axes: Axes, curve: Curve, unit_bytes: int, unit: str) -> None:
     axes.axvline(high, color=INK, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1.5)
     at_low, at_high = (low - left) / (right - left), (high - left) / (right - left)
     if low_bytes == high_bytes:
-        _above(axes, at_high, 4, f"lower bound = keep-all {_size(high_bytes, unit_bytes, unit)}", "right", INK)
+        _above(axes, at_high, 4, f"no plan below keep-all {_size(high_bytes, unit_bytes, unit)}", "right", INK)
     else:
-        _above(axes, at_low, 4, f"lower bound {_size(low_bytes, unit_bytes, unit)}", "left", INK)
+        _above(axes, at_low, 4, f"no plan below {_size(low_bytes, unit_bytes, unit)}", "left", INK)
         _above(axes, at_high, 4, f"keep-all {_size(high_bytes, unit_bytes, unit)}", "right", INK)
 
 

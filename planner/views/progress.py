@@ -5,6 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from planner.problem import Standing
 
 
 @contextmanager
@@ -31,6 +35,32 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int, str], None] | None]:
     with Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total, last: bar.update(task, completed=done, total=total, description=f"{what}, {last}")
+
+
+@contextmanager
+def search_progress(what: str) -> Iterator[Callable[[Standing], None] | None]:
+    """A line on standard error that says where a search stands, and how long it has run; None where that is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as line:
+        task = line.add_task(what, total=None)
+        yield lambda standing: line.update(task, description=f"{what}, {standing_line(standing)}")
+
+
+def standing_line(standing: Standing) -> str:
+    """The best overhead, what none is below, and how many plans were judged.
+
+    >>> from planner.problem import Standing
+    >>> standing_line(Standing("chain", 100, 0.0425, 0.01, 1234, 2.0))
+    'chain: best +4.25 % cost, none below +1.00 %; 1,234 plans'
+    """
+    best = "none fits yet" if standing.overhead is None else f"best +{100 * standing.overhead:.2f} % cost"
+    return f"{standing.strategy}: {best}, none below +{100 * standing.overhead_lower_bound:.2f} %; {standing.plans_judged:,} plans"
 
 
 @contextmanager

@@ -1,0 +1,169 @@
+"""A cost that no plan at a budget can go below: whatever the order, and however often an op runs again.
+
+At the first run of an op, what is still needed of the values before it is live, within the budget, or will be made again, at a cost.
+`papers/decisions/0006-cut-certificate.md` has the argument, rule by rule.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from planner.analysis.branching import Best, Moment, best_price, proven
+from planner.analysis.encode import BACKWARD, Ints
+from planner.analysis.instants import Storages, storages_of
+from planner.graph import Graph
+from planner.memory import MemoryModel
+
+_INSTANTS: Final = 96  # tried at effort 1
+_NEAR: Final = 0.97  # of the best bound: what an instant has to prove at first to be looked at closely
+_BRANCHED: Final = 4
+_NODES: Final = 2000  # of all branchings at effort 1
+_NODE_ROWS: Final = 400_000  # and so many ops in all their networks, at most
+
+
+class CostBound(NamedTuple):
+    """A lower bound on the cost of any plan.
+
+    Args:
+        cost: at least one run of each op; infinite where no plan fits.
+        op: the op at whose first run that much is proven, or None where one run of each is all that is.
+    """
+
+    cost: float
+    op: str | None
+
+
+def certified_cost(graph: Graph, memory: MemoryModel, budget: int, *, effort: float = 1.0) -> CostBound:
+    """The largest bound found over instants, prices per byte and branches; the same for the same arguments.
+
+    Args:
+        budget: most peak bytes, the reserve taken off, residents included in scope "total".
+        effort: instants and branches tried, relative to the default.
+
+    >>> from planner.graph import Op, Tensor
+    >>> ops = [Op("a", (Tensor("a", 4),)), Op("b", (Tensor("b", 4),), reads=("a",)), Op("c", (Tensor("c", 2),), reads=("b",))]
+    >>> graph = Graph([*ops, Op("d", (Tensor("d", 1),), reads=("c",)), Op("e", (Tensor("e", 1, output=True),), reads=("d", "a"))])
+    >>> certified_cost(graph, MemoryModel(), 10), certified_cost(graph, MemoryModel(), 9)
+    (CostBound(cost=5.0, op=None), CostBound(cost=6.0, op='c'))
+    """
+    storages = storages_of(graph, memory)
+    search = _Search(storages, budget, effort)
+    search.run()
+    op = None if search.best_row < 0 else graph.ops[search.best_row].name
+    return CostBound(_total(storages, search.best), op) if search.best > 0 else CostBound(_total(storages, Fraction(0)), None)
+
+
+class _Search:
+    """Tries instants: those that look tight first, then the neighbours of the best; then branches at the best few."""
+
+    def __init__(self, storages: Storages, budget: int, effort: float) -> None:
+        self.storages, self.budget = storages, budget
+        self.most = max(1, round(_INSTANTS * effort))
+        self.nodes = round(min(_NODES, _NODE_ROWS / max(1, len(storages.step_cost))) * effort)
+        self.best: Fraction | float = Fraction(0)
+        self.best_row = -1
+        self.found: dict[int, Best] = {}
+        self.tried: set[int] = set()
+
+    def run(self) -> None:
+        """Leaves the best bound, in units, and its row."""
+        profile = _profile(self.storages)
+        tight = np.flatnonzero(profile > self.budget)
+        if not len(tight):
+            return
+        for row in _first_tries(self.storages, profile, tight, self.most // 2):
+            self.attempt(row)
+        stride = max(1, len(tight) // 16)
+        while len(self.tried) < self.most and self.best_row >= 0:
+            place = int(np.searchsorted(tight, self.best_row))
+            before = self.best
+            for other in (place - stride, place + stride):
+                if 0 <= other < len(tight):
+                    self.attempt(int(tight[other]))
+            if self.best == before:
+                if stride == 1:
+                    break
+                stride //= 2
+        self.branch()
+
+    def attempt(self, row: int) -> None:
+        """The first run of one op: one price says whether it can beat the best, then its best price."""
+        if row in self.tried or len(self.tried) >= self.most or self.best == math.inf:
+            return
+        self.tried.add(row)
+        moment = Moment(self.storages, row, self.budget)
+        instant = moment.instant()
+        price = self.found[self.best_row].price if self.best_row >= 0 else 0.0
+        fits = instant.fixed_bytes <= moment.room
+        if fits and price > 0 and proven(instant.cut(price), moment.room - instant.fixed_bytes) <= self.best * _NEAR:
+            return
+        self.enter(row, best_price(instant, moment.room, price))
+
+    def enter(self, row: int, best: Best) -> None:
+        """Remember what an instant proves."""
+        self.found[row] = best
+        bound = math.inf if best.bound is None else best.bound
+        if bound > self.best:
+            self.best, self.best_row = bound, row
+
+    def branch(self) -> None:
+        """At the instants that prove most, split on single ops until the nodes are used up."""
+        if self.best == math.inf:
+            return
+        rows = sorted(self.found, key=lambda row: (-(self.found[row].bound or 0), row))[:_BRANCHED]
+        for row in rows:
+            bound = Moment(self.storages, row, self.budget).integral(self.found[row], self.nodes // len(rows))
+            self.enter(row, self.found[row]._replace(bound=bound))
+
+
+def _profile(storages: Storages) -> Ints:
+    """Where to look: about the bytes at each op's step in program order, every value kept to its last reader, inputs twice."""
+    arrays, holder = storages.arrays, storages.holder
+    n = len(arrays.cost)
+    last = np.full(len(holder), -1, dtype=np.int64)
+    readers, read = np.repeat(np.arange(n), np.diff(arrays.read_ptr)), holder[arrays.read_value]
+    np.maximum.at(last, read[read >= 0], readers[read >= 0])
+    ends = holder[np.flatnonzero(arrays.is_output)]
+    last[ends[ends >= 0]] = n - 1
+    held = np.flatnonzero((holder == np.arange(len(holder))) & (last > arrays.producer))
+    change = np.zeros(n + 1, dtype=np.int64)
+    np.add.at(change, arrays.producer[held] + 1, storages.holder_bytes[held])
+    np.subtract.at(change, last[held] + 1, storages.holder_bytes[held])
+    return np.where(arrays.resident, 0, np.cumsum(change)[:n] + storages.working_bytes)
+
+
+def _first_tries(storages: Storages, profile: Ints, tight: Ints, most: int) -> list[int]:
+    """Rows that may be tight: the highest in program order, the first of the backward pass, the largest working sets, and a spread."""
+    backward = tight[storages.arrays.phase[tight] == BACKWARD]
+    by_height = tight[np.argsort(-profile[tight], kind="stable")]
+    by_working = tight[np.argsort(-storages.working_bytes[tight], kind="stable")]
+    spread = tight[np.linspace(0, len(tight) - 1, min(len(tight), most // 2)).astype(np.int64)]
+    share = max(1, most // 6)
+    rows = [*by_height[:share].tolist(), *backward[:share].tolist(), *by_working[:share].tolist(), *spread.tolist()]
+    return list(dict.fromkeys(rows))
+
+
+def _total(storages: Storages, extra: Fraction | float) -> float:
+    """One run of each op and so many units more, as a float that no plan's summed cost can be below.
+
+    Where costs are whole multiples of one amount, and float sums of them exact, so is every plan's cost: the bound is rounded up to
+    such a multiple. Else it is lowered by more than summing rounds.
+    """
+    arrays = storages.arrays
+    costs = arrays.cost[~arrays.resident]
+    one_run = float(np.add.accumulate(costs)[-1]) if len(costs) else 0.0  # summed as a replay sums it
+    if extra == math.inf:
+        return math.inf
+    if extra <= 0:
+        return one_run
+    more = Fraction(extra) * Fraction(storages.unit)
+    exact = [Fraction(cost) for cost in set(costs.tolist()) if cost]
+    fine = max(cost.denominator for cost in exact)  # powers of two
+    step = Fraction(math.gcd(*(int(cost * fine) for cost in exact)), fine)
+    if (Fraction(one_run) + more) / Fraction(1, fine) < 2**52:
+        return float(Fraction(one_run) + math.ceil(more / step) * step)
+    return max(one_run, (one_run + float(more)) * (1 - 8 * (len(costs) + 8) * 2.0**-53))

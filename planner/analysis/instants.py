@@ -1,0 +1,179 @@
+"""The choices at one instant of a program: each value still needed is live, or its op runs again.
+
+The least cost at a price per byte is a minimum cut.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from planner.analysis.encode import Arrays, Flags, Ints
+from planner.analysis.liveness import evaluator_of
+from planner.graph import Graph
+from planner.kernels.flow import UNBOUNDED, holders, needs, network, push, working_sets
+from planner.memory import MemoryModel
+
+_WORK = 20_000_000  # arcs looked at between two looks at Ctrl-C
+
+
+class Storages(NamedTuple):
+    """What every instant of a graph shares.
+
+    Args:
+        arrays: the program.
+        holder [m]: value whose storage stands for each value's, or -1; see `kernels.flow.holders`.
+        holder_bytes [m]: bytes of the storage of each holder.
+        working_bytes [n]: what each op's step takes at least: residents, inputs, fresh outputs, workspace.
+        step_cost [n]: cost of one run in whole units of `unit`, rounded down.
+        unit: cost of one unit, a power of two.
+        most: more units than one run of every op costs.
+    """
+
+    arrays: Arrays
+    holder: Ints
+    holder_bytes: Ints
+    working_bytes: Ints
+    step_cost: Ints
+    unit: float
+    most: int
+
+
+@lru_cache(maxsize=4)
+def storages_of(graph: Graph, memory: MemoryModel) -> Storages:
+    """Holders and whole costs of a graph; the last few are kept."""
+    return storages(evaluator_of(graph, memory).encoded.arrays)
+
+
+def storages(arrays: Arrays) -> Storages:
+    """Holders and whole costs of a program."""
+    holder = np.empty(len(arrays.producer), dtype=np.int64)
+    holders(arrays, holder)
+    holder_bytes = arrays.storage_bytes[arrays.root]
+    cost = np.where(arrays.resident, 0.0, arrays.cost)
+    total = math.fsum(cost.tolist())
+    # Sums over all arcs of amounts up to one run of every op stay below UNBOUNDED.
+    bits = min(50, 59 - max(1, len(arrays.producer) + len(cost)).bit_length())
+    exponent = max(-1000, math.frexp(total)[1] - bits) if total > 0 else 0
+    step_cost = np.floor(np.ldexp(cost, -exponent)).astype(np.int64)
+    working_bytes = np.empty(len(cost), dtype=np.int64)
+    working_sets(arrays, holder, np.full(len(holder), -1, dtype=np.int64), working_bytes)
+    return Storages(arrays, holder, holder_bytes, working_bytes, step_cost, math.ldexp(1.0, exponent), int(step_cost.sum()) + 1)
+
+
+class Cut(NamedTuple):
+    """A least cut at one price.
+
+    Args:
+        price: units per byte.
+        value: of the cut, in units; every choice costs at least that, bytes paid for included, those that have to stay apart.
+        again [n]: ops that run again.
+        again_cost: what they cost, in units.
+        live_bytes: of the values needed that are live, those that have to stay included, values at hand apart.
+    """
+
+    price: float
+    value: int
+    again: Flags
+    again_cost: int
+    live_bytes: int
+
+
+class _Flow(NamedTuple):
+    """A flow and the price it was found at, to go on from at a higher one."""
+
+    price: float
+    residual: Ints
+    sink: Ints
+    excess: Ints
+    supply: Ints
+    capacity: Ints
+
+
+class Instant:
+    """The network of one instant.
+
+    Args:
+        storages: of the graph.
+        before [n]: ops that have run; a run later costs.
+        after [n]: ops whose first run is still to come, or is the one at the instant. All others may do either, for nothing.
+        at_hand [m]: holders live at the instant in any case, whose bytes are counted elsewhere.
+        fixed [n]: ops of `before` that must not run again, besides those that cannot.
+    """
+
+    def __init__(self, storages: Storages, *, before: Flags, after: Flags, at_hand: Flags, fixed: Flags | None = None) -> None:
+        self.storages = storages
+        arrays, holder = storages.arrays, storages.holder
+        n, m = len(arrays.cost), len(holder)
+        rerunnable = arrays.recomputable if fixed is None else arrays.recomputable & ~fixed
+        self._sink = np.where(before, np.where(rerunnable, storages.step_cost, UNBOUNDED), 0)
+        self._sink[after | arrays.resident] = 0
+        self._sink = np.concatenate((self._sink, np.zeros(m, dtype=np.int64)))
+        self.needed: Flags = np.empty(m, dtype=np.bool_)
+        needs(arrays, holder, after, at_hand, self.needed)
+        rows = np.flatnonzero(self.needed)
+        stuck = before[arrays.producer[rows]] & ~rerunnable[arrays.producer[rows]]
+        self.fixed_bytes = int(storages.holder_bytes[rows[stuck]].sum())
+        self._paid = rows[~stuck]
+        self.needed_bytes = self.fixed_bytes + int(storages.holder_bytes[self._paid].sum())
+        self._supply_bytes = np.bincount(arrays.producer[self._paid], storages.holder_bytes[self._paid], n).astype(np.float64)
+        arcs = 2 * (len(arrays.read_value) + m)
+        self._first = np.empty(n + m + 1, dtype=np.int64)
+        to, mate, weight = (np.empty(arcs, dtype=np.int64) for _ in range(3))
+        used = network(arrays, holder, after, at_hand, self.needed, self._first, to, mate, weight)
+        self._to, self._mate, weight = to[:used].copy(), mate[:used].copy(), weight[:used]
+        self._priced = np.flatnonzero(weight >= 0)
+        self._priced_holder = weight[self._priced]
+        self._unbounded = np.flatnonzero(weight == -1)
+        self._arc, self._label = np.empty((2, n + m), dtype=np.int64)
+        self._active = np.empty((2, n + m + 2), dtype=np.int64)
+        self._level = np.empty((3, n + m + 2), dtype=np.int64)
+        self._flows: list[_Flow] = []
+
+    def _capacities(self, price: float) -> tuple[Ints, Ints]:
+        """Whole units of the source's arcs and of the priced arcs, rounded down, and never more than running everything again."""
+        below = price * (1 - 2.0**-50)  # below the exact product, however floats round
+        most = float(self.storages.most)
+        supply = np.minimum(np.floor(self._supply_bytes * below), most).astype(np.int64)
+        priced = np.minimum(np.floor(self.storages.holder_bytes[self._priced_holder] * below), most).astype(np.int64)
+        return supply, priced
+
+    def cut(self, price: float) -> Cut:
+        """The least cut at a price in units per byte."""
+        n = len(self._supply_bytes)
+        supply, capacity = self._capacities(price)
+        start = max((flow for flow in self._flows if flow.price <= price), key=lambda flow: flow.price, default=None)
+        if start is None:
+            residual = np.zeros(len(self._to), dtype=np.int64)
+            residual[self._unbounded] = UNBOUNDED
+            residual[self._priced] = capacity
+            sink = self._sink.copy()
+            excess = np.zeros(len(sink), dtype=np.int64)
+            excess[:n] = supply
+        else:
+            residual, sink, excess = start.residual.copy(), start.sink.copy(), start.excess.copy()
+            residual[self._priced] += capacity - start.capacity
+            excess[:n] += supply - start.supply
+        while not push(
+            self._first, self._to, self._mate, residual, sink, excess, self._arc, self._label, self._active, self._level, _WORK
+        ):
+            pass
+        self._flows = [flow for flow in self._flows if flow.price != price][-3:]
+        self._flows.append(_Flow(price, residual, sink, excess, supply, capacity))
+        on_source_side = self._label > len(self._label)
+        again = on_source_side[:n] & (self._sink[:n] < UNBOUNDED)
+        arrays, held = self.storages.arrays, self.storages.holder_bytes
+        paid = self._paid[~on_source_side[arrays.producer[self._paid]]]
+        chosen = self._priced_holder[
+            on_source_side[n + self._priced_holder] & ~on_source_side[arrays.producer[self._priced_holder]]
+        ]
+        return Cut(
+            price=price,
+            value=int((self._sink - sink).sum()),
+            again=again,
+            again_cost=int(self._sink[:n][again].sum()),
+            live_bytes=self.fixed_bytes + int(held[paid].sum()) + int(held[chosen].sum()),
+        )

@@ -1,0 +1,239 @@
+"""A training graph as a chain of stages: each reads the forward pass only through the cut before it, and has its own backward ops."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+import numpy as np
+
+from planner.analysis.articulation import ForwardPart
+from planner.analysis.encode import Arrays, Flags, Ints
+
+
+class Stages(NamedTuple):
+    """A chain of stages 0 ... L - 1. Cut u lies after stage u; only values that can be made again are part of a cut.
+
+    Args:
+        ends: per cut, the op row of the candidate it was.
+        first: per stage, the ops of its first run, in program order.
+        backward: per stage, the ops after the forward part that belong to it; what reads no forward value goes with what is before.
+        advance: per stage, the ops that make its cut from the cut before.
+        every: those that make its cut and all that its backward ops read of it.
+        leaf: those that make what its backward ops read of it; [0] from nothing but the cut before, [1] with its cut live too.
+        cut: per stage, the values of its cut.
+        saved: per stage, the values inside it that its backward ops read.
+        reads_before, reads_after: whether its backward ops read the cut before, and its own.
+        free: [0] and [1] as in `leaf`: neither those ops nor the backward ops read the cut before.
+        dies [m]: when a value goes that is not made again when needed: in the first run of stage u (u), in the backward ops of stage
+            u (2 L - u), never (4 L); -1 for the others.
+    """
+
+    ends: tuple[int, ...]
+    first: list[Ints]
+    backward: list[Ints]
+    advance: list[Ints]
+    every: list[Ints]
+    leaf: tuple[list[Ints], list[Ints]]
+    cut: list[Ints]
+    saved: list[Ints]
+    reads_before: Flags
+    reads_after: Flags
+    free: tuple[Flags, Flags]
+    dies: Ints
+
+
+def chain_stages(arrays: Arrays, part: ForwardPart, *, apart: bool = True, without: Collection[int] = ()) -> Stages | None:
+    """The finest chain of stages whose cuts are candidates of the forward part, or None where that has fewer than two stages.
+
+    Left out is a cut that no backward op reads where the stage after it has no backward ops and a cut that is no larger: to keep that
+    one instead takes no more bytes at any time and saves the way there.
+
+    A backward op that reads a cut and nothing inside a stage belongs to the stage before or after it, as the order of the backward ops
+    lets it. Stages are joined until every op reads of the forward pass only what its stage has.
+
+    Args:
+        apart: such an op goes to the stage before, so that the cut may be gone while the stage after it is done; else to the stage after,
+            which leaves fewer choices and less to compute.
+        without: `ends` of cuts not to make.
+    """
+    finder = _Finder(arrays, part, without, apart=apart)
+    return finder.stages() if finder.settle() else None
+
+
+class _Finder:
+    """Cuts that are left, and what follows from them."""
+
+    def __init__(self, arrays: Arrays, part: ForwardPart, without: Collection[int], *, apart: bool) -> None:
+        self.arrays, self.origin, self.apart = arrays, part.origin, apart
+        n = len(arrays.cost)
+        makes_output = np.zeros(n, dtype=np.bool_)
+        makes_output[arrays.producer[arrays.is_output]] = True
+        self.again: Flags = part.droppable & ~makes_output  # ops that may run again
+        self.later: Ints = np.flatnonzero(~part.origin & ~arrays.resident)
+        forward = np.flatnonzero(part.origin)
+        in_order = not len(self.later) or not len(forward) or forward[-1] < self.later[0]
+        ends = [p for p, members in zip(part.position.tolist(), part.members, strict=True) if self.again[list(members)].all()]
+        self.ends: list[int] = [end for end in ends if end not in without] if in_order else []
+        self.read_ptr: list[int] = arrays.read_ptr.tolist()
+        self.reads: list[int] = arrays.read_value.tolist()
+        self.maker: list[int] = arrays.producer.tolist()
+        self.root: list[int] = arrays.root.tolist()
+        self.rows: list[int] = np.flatnonzero(part.origin).tolist()
+        self.made_again: list[bool] = self.again[arrays.producer].tolist()
+
+    def read_by(self, op: int) -> list[int]:
+        """Values of the forward pass that an op reads and that may be made again."""
+        return [v for v in self.reads[self.read_ptr[op] : self.read_ptr[op + 1]] if self.made_again[v]]
+
+    def settle(self) -> bool:
+        """Join stages until the rest is a chain; True if at least two are left."""
+        while self.ends:
+            self.unit: list[int] = np.searchsorted(self._extended(), np.arange(len(self.arrays.cost))).tolist()
+            wrong = self._skipping() or self._assign() or self._useless()
+            if not wrong:
+                return True
+            self.ends = [end for u, end in enumerate(self.ends) if u not in wrong]
+        return False
+
+    def _extended(self) -> list[int]:
+        """Last row of each stage but the last: ops that run once and come right after a cut, such as running statistics, are before it."""
+        again = self.again.tolist()
+        place = {row: k for k, row in enumerate(self.rows)}
+        most = max(k for k, row in enumerate(self.rows) if again[row] or k == 0)
+        extended = []
+        for end in self.ends:
+            k = place[end]
+            while k + 1 < most and not again[self.rows[k + 1]]:
+                k += 1
+            extended.append(self.rows[k])
+        return extended
+
+    def _skipping(self) -> set[int]:
+        """Cuts that a value jumps over on its way to another forward op."""
+        wrong: set[int] = set()
+        self.carried: list[set[int]] = [set() for _ in range(len(self.ends) + 1)]
+        for op in self.rows:
+            for v in self.read_by(op):
+                made, here = self.unit[self.maker[v]], self.unit[op]
+                if here > made:
+                    self.carried[made].add(v)
+                    wrong.update(range(made + 1, here))
+        return wrong
+
+    def _assign(self) -> set[int]:
+        """The stage of each later op, or the cuts in the way of one."""
+        last = len(self.ends)
+        roots = [{self.root[v] for v in values} for values in self.carried]
+        self.of_later: dict[int, int] = {}
+        self.read_cuts: set[int] = set()
+        bounds: list[tuple[int, int]] = []  # the first and the last stage that an op can belong to
+        for op in self.later.tolist():
+            low, high = 0, last
+            for v in self.read_by(op):
+                made = self.unit[self.maker[v]]
+                on_cut = self.root[v] in roots[made]
+                if on_cut:
+                    self.carried[made].add(v)
+                    self.read_cuts.add(made)
+                low, high = max(low, made), min(high, made + on_cut)
+            bounds.append((low, high))
+        later_low = [0] * (len(bounds) + 1)  # where the ops after it still have to be
+        for k in range(len(bounds) - 1, -1, -1):
+            later_low[k] = max(later_low[k + 1], bounds[k][0])
+        current = last
+        for k, op in enumerate(self.later.tolist()):
+            low, high = bounds[k]
+            if low > min(high, current):
+                return set(range(min(high, current), low))
+            current = min(current, high)
+            if self.apart and self.read_by(op):
+                current = min(current, max(low, later_low[k + 1]))
+            self.of_later[op] = current
+        return set()
+
+    def _useless(self) -> set[int]:
+        """Cuts that need not be candidates, whatever the budget."""
+        nbytes = [int(self.arrays.storage_bytes[list({self.root[v] for v in values})].sum()) for values in self.carried[:-1]]
+        busy = set(self.of_later.values())
+        useless: set[int] = set()
+        following = len(nbytes) - 1
+        for u in range(len(nbytes) - 2, -1, -1):
+            if u not in self.read_cuts and u + 1 not in busy and nbytes[u] >= nbytes[following]:
+                useless.add(u)
+            else:
+                following = u
+        return useless
+
+    def stages(self) -> Stages:
+        """All of it, once `settle` has said True."""
+        count = len(self.ends) + 1
+        backward: list[list[int]] = [[] for _ in range(count)]
+        saved: list[set[int]] = [set() for _ in range(count)]
+        before, after = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
+        for op, u in self.of_later.items():
+            backward[u].append(op)
+            for v in self.read_by(op):
+                made = self.unit[self.maker[v]]
+                if made < u:
+                    before[u] = True
+                elif v in self.carried[u]:
+                    after[u] = True
+                else:
+                    saved[u].add(v)
+        makers = [[{self.maker[v] for v in values} for values in kept] for kept in (self.carried, saved)]
+        rows_of: list[list[int]] = [[] for _ in range(count)]
+        for op in self.rows:
+            rows_of[self.unit[op]].append(op)
+        read_after = [cut if after[u] else set() for u, cut in enumerate(makers[0])]
+        advance = [self._remake(u, makers[0][u], frozenset()) for u in range(count)]
+        every = [self._remake(u, makers[0][u] | makers[1][u], frozenset()) for u in range(count)]
+        leaf = [self._remake(u, read_after[u] | makers[1][u], frozenset()) for u in range(count)]
+        leaf_out = [self._remake(u, makers[1][u], makers[0][u] - makers[1][u]) for u in range(count)]
+        return Stages(
+            ends=tuple(self.ends),
+            first=[np.array(rows, dtype=np.int64) for rows in rows_of],
+            backward=[np.array(rows, dtype=np.int64) for rows in backward],
+            advance=advance,
+            every=every,
+            leaf=(leaf, leaf_out),
+            cut=[np.array(sorted(values), dtype=np.int64) for values in self.carried],
+            saved=[np.array(sorted(values), dtype=np.int64) for values in saved],
+            reads_before=before,
+            reads_after=after,
+            free=(self._free(leaf, before), self._free(leaf_out, before)),
+            dies=self._dies(count),
+        )
+
+    def _remake(self, u: int, targets: set[int], live: set[int] | frozenset[int]) -> Ints:
+        """Ops of stage u, in program order, that run the target ops again from the cut before; those of `live` need not run."""
+        found = set(targets)
+        stack = list(targets)
+        while stack:
+            for v in self.read_by(stack.pop()):
+                maker = self.maker[v]
+                if maker not in found and maker not in live and self.unit[maker] == u:
+                    found.add(maker)
+                    stack.append(maker)
+        return np.array(sorted(found), dtype=np.int64)
+
+    def _free(self, again: list[Ints], before: Flags) -> Flags:
+        reads = [any(self.unit[self.maker[v]] < u for op in rows.tolist() for v in self.read_by(op)) for u, rows in enumerate(again)]
+        return ~before & ~np.array(reads, dtype=np.bool_)
+
+    def _dies(self, count: int) -> Ints:
+        dies = np.full(len(self.maker), -1, dtype=np.int64)
+        for v, maker in enumerate(self.maker):
+            if self.origin[maker] and not self.made_again[v]:
+                dies[v] = self.unit[maker]
+            elif not self.origin[maker]:
+                dies[v] = 2 * count - self.of_later.get(maker, 0)
+        for op in (*self.rows, *self.of_later):
+            backward = op in self.of_later
+            # What an op that runs again reads may be wanted as late as the backward ops of its stage.
+            when = 2 * count - self.of_later[op] if backward else 2 * count - self.unit[op] if self.again[op] else self.unit[op]
+            for v in self.reads[self.read_ptr[op] : self.read_ptr[op + 1]]:
+                if dies[v] >= 0:
+                    dies[v] = max(dies[v], when)
+        dies[self.arrays.is_output] = 4 * count
+        return dies

@@ -1,0 +1,500 @@
+"""Chains of stages: frees of single actions, and cost against headroom for every stretch of a chain.
+
+Headroom is the bytes between what is live when a stretch begins and the budget. A front is the extra cost of a stretch as a falling
+step function of headroom: points of rising headroom and falling cost, in a pool that all stretches share. `g` is `analysis.encode.Arrays`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from planner.kernels import kernel
+
+#: Columns of the stage table. Rises are bytes above what is live when an action starts, deltas what it leaves; *_KEPT: the cut before
+#: the stage outlives the action, *_GONE: it does not, if nobody in the stage needs it. OUT: the cut after the stage is live already.
+CUT_BEFORE: Final = 0  # bytes of the cut before the stage
+CUT_AFTER: Final = 1
+READS_AFTER: Final = 2  # its backward ops read the cut after it
+SAVES: Final = 3  # its backward ops read values inside it
+FREE: Final = 4  # its backward ops can run, whatever is made again included, without the cut before
+FREE_OUT: Final = 5
+ADVANCE_KEPT: Final = 6
+ADVANCE_GONE: Final = 7
+ALL_GONE: Final = 8
+ALL_KEPT: Final = 9
+ALL_DELTA_GONE: Final = 10
+ALL_DELTA_KEPT: Final = 11
+BACK_GONE: Final = 12
+BACK_KEPT: Final = 13
+LEAF_GONE: Final = 14
+LEAF_KEPT: Final = 15
+LEAF_OUT_GONE: Final = 16
+LEAF_OUT_KEPT: Final = 17
+LEAF_DELTA: Final = 18
+LEAF_OUT_DELTA: Final = 19
+NET: Final = 20  # what its backward ops leave, cuts apart
+FIRST_KEPT: Final = 21
+FIRST_GONE: Final = 22
+FIRST_DELTA: Final = 23  # the cut before kept
+FIRST_ALL_GONE: Final = 24
+FIRST_ALL_KEPT: Final = 25
+FIRST_ALL_DELTA_GONE: Final = 26
+FIRST_ALL_DELTA_KEPT: Final = 27
+FIRST_NET: Final = 28  # NET, and what its first run leaves for good
+COLUMNS: Final = 29
+RERUN_COLUMNS: Final = 21  # of the table, what a stretch that runs again depends on
+#: Columns of the costs.
+ADVANCE_COST: Final = 0
+ALL_COST: Final = 1
+LEAF_COST: Final = 2
+LEAF_OUT_COST: Final = 3
+
+
+@kernel
+def action_frees(
+    g: Any, sequence: Any, bounds: Any, level: Any, dies: Any, keep_ptr: Any, keep: Any, needed: Any, free_ptr: Any, freed: Any
+) -> None:
+    """Frees of a sequence of actions, each a stretch of steps that states what of the values it touches is live after it.
+
+    Args:
+        sequence [L]: ops. bounds [a+1]: first step of each action.
+        level [a], dies [m]: a value is freed in an action whose level is at least that at which it dies.
+        keep_ptr [a+1], keep: values that an action leaves live all the same.
+        needed [m]: scratch flags, False.
+        free_ptr [L+1], freed [sum of reads and outputs over the sequence]: CSR result.
+    """
+    used = 0
+    for a in range(level.shape[0] - 1, -1, -1):
+        for k in range(keep_ptr[a], keep_ptr[a + 1]):
+            needed[keep[k]] = True
+        for step in range(bounds[a + 1] - 1, bounds[a] - 1, -1):
+            op = sequence[step]
+            free_ptr[step + 1] = used  # counted from the end; turned round below
+            for v in range(g.out_ptr[op], g.out_ptr[op + 1]):
+                if not needed[v] and not g.never_freed[v] and dies[v] <= level[a]:
+                    freed[used] = v
+                    used += 1
+                needed[v] = False
+            for r in range(g.read_ptr[op], g.read_ptr[op + 1]):
+                v = g.read_value[r]
+                if not needed[v] and not g.never_freed[v] and dies[v] <= level[a]:
+                    freed[used] = v
+                    used += 1
+                needed[v] = True
+        for step in range(bounds[a], bounds[a + 1]):
+            op = sequence[step]
+            for v in range(g.out_ptr[op], g.out_ptr[op + 1]):
+                needed[v] = False
+            for r in range(g.read_ptr[op], g.read_ptr[op + 1]):
+                needed[g.read_value[r]] = False
+        for k in range(keep_ptr[a], keep_ptr[a + 1]):
+            needed[keep[k]] = False
+    for k in range(used // 2):
+        other = used - 1 - k
+        freed[k], freed[other] = freed[other], freed[k]
+    shifted = 0
+    for step in range(sequence.shape[0]):
+        following = used - free_ptr[step + 1]
+        free_ptr[step] = shifted
+        shifted = following
+    free_ptr[sequence.shape[0]] = used
+
+
+@kernel
+def _find(pool_h: Any, start: int, count: int, headroom: int) -> int:
+    """The last point of a front within a headroom, as its place in the pool, or -1."""
+    low, high = start, start + count
+    while low < high:
+        middle = (low + high) // 2
+        if pool_h[middle] <= headroom:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1 if low > start else -1
+
+
+@kernel
+def _lower(
+    pool_h: Any, pool_c: Any, one: Any, shift_one: int, two: Any, shift_two: int, cost: float, floor: int, limit: int,
+    points: int, least: bool, h: Any, c: Any, count: int,
+) -> int:  # fmt: skip
+    """The lower envelope of a front and `cost` + two others, shifted to the right; the count of points after it.
+
+    Args:
+        one, two [2]: start and count of the two fronts in the pool.
+        floor, limit: the sum is defined from floor on; nothing above limit is wanted.
+        points: more than eight times as many are thinned.
+        least: only the first point is wanted.
+        h [3, *], c [3, *]: row 0 has the front, the others are scratch.
+    """
+    if one[1] == 0 or two[1] == 0:
+        return count
+    whole = limit
+    i, j = one[0], two[0]
+    stop_one, stop_two = i + one[1], j + two[1]
+    at = max(floor, pool_h[i] + shift_one, pool_h[j] + shift_two)
+    if at > limit:
+        return count
+    end = count  # of the points that the sum may replace
+    if count > 0:
+        last_one = _find(pool_h, i, one[1], limit - shift_one)
+        last_two = _find(pool_h, j, two[1], limit - shift_two)
+        lowest = cost + pool_c[last_one] + pool_c[last_two]
+        k = 0
+        while k < end:  # from its point `end` on, the front is as low as the sum ever gets
+            middle = (k + end) // 2
+            if c[0, middle] > lowest:
+                k = middle + 1
+            else:
+                end = middle
+        if end < count:
+            limit = min(limit, h[0, end] - 1)
+        if at > limit:
+            return count
+    if least:
+        if count == 0 or at < h[0, 0]:
+            h[0, 0] = at
+            c[0, 0] = cost
+        return 1
+    found = 0
+    while True:
+        while i + 1 < stop_one and pool_h[i + 1] + shift_one <= at:
+            i += 1
+        while j + 1 < stop_two and pool_h[j + 1] + shift_two <= at:
+            j += 1
+        total = cost + pool_c[i] + pool_c[j]
+        if found == 0 or total < c[1, found - 1]:
+            h[1, found] = at
+            c[1, found] = total
+            found += 1
+        following = limit + 1
+        if i + 1 < stop_one:
+            following = min(following, pool_h[i + 1] + shift_one)
+        if j + 1 < stop_two:
+            following = min(following, pool_h[j + 1] + shift_two)
+        if following > limit:
+            break
+        at = following
+    at = h[1, 0]
+    begin, high = 0, end
+    while begin < high:
+        middle = (begin + high) // 2
+        if h[0, middle] < at:
+            begin = middle + 1
+        else:
+            high = middle
+    lowest = c[0, begin - 1] if begin > 0 else np.inf
+    merged, x, y = 0, begin, 0
+    while x < end or y < found:
+        if y >= found or (x < end and (h[0, x] < h[1, y] or (h[0, x] == h[1, y] and c[0, x] <= c[1, y]))):
+            head, tail = h[0, x], c[0, x]
+            x += 1
+        else:
+            head, tail = h[1, y], c[1, y]
+            y += 1
+        if tail < lowest:
+            h[2, merged] = head
+            c[2, merged] = tail
+            lowest = tail
+            merged += 1
+    moved = begin + merged - end
+    if moved > 0:
+        for k in range(count - 1, end - 1, -1):
+            h[0, k + moved] = h[0, k]
+            c[0, k + moved] = c[0, k]
+    elif moved < 0:
+        for k in range(end, count):
+            h[0, k + moved] = h[0, k]
+            c[0, k + moved] = c[0, k]
+    for k in range(merged):
+        h[0, begin + k] = h[2, k]
+        c[0, begin + k] = c[2, k]
+    count += moved
+    return _thin(h, c, count, whole, points) if count > 8 * points else count
+
+
+@kernel
+def _thin(h: Any, c: Any, count: int, limit: int, points: int) -> int:
+    """Keep the first point, and of every 1 / `points` of the range of headroom the cheapest."""
+    first = h[0, 0]
+    width = (limit - first) // points + 1
+    kept = 1
+    for k in range(1, count):
+        last_of_cell = k + 1 == count or (h[0, k + 1] - first) // width != (h[0, k] - first) // width
+        if last_of_cell:
+            h[0, kept] = h[0, k]
+            c[0, kept] = c[0, k]
+            kept += 1
+    return kept
+
+
+@kernel
+def _store(start: Any, pool_h: Any, pool_c: Any, used: Any, h: Any, c: Any, count: int) -> None:
+    """Put a front into the pool."""
+    start[0] = used[0]
+    start[1] = count
+    for k in range(count):
+        pool_h[used[0] + k] = h[0, k]
+        pool_c[used[0] + k] = c[0, k]
+    used[0] += count
+
+
+@kernel
+def _cut_again(
+    table: Any, costs: Any, kind: Any, fronts: Any, pool_h: Any, pool_c: Any, s: int, t: int, outlives: int, out: int,
+    limit: int, points: int, least: bool, h: Any, c: Any, choice: Any,
+) -> int:  # fmt: skip
+    """The front of a stretch of several stages: do its last, keep everything of its first, or go on to a cut and keep that."""
+    zero = np.array([0, 1])
+    count = 0
+    tail = np.inf
+    if table[t, FREE + out]:
+        below = fronts[kind[s, t - 1], outlives, 0]
+        delta = table[t, LEAF_DELTA + out]
+        floor = table[t, LEAF_GONE + 2 * out]
+        cost = costs[t, LEAF_COST + out]
+        count = _lower(pool_h, pool_c, below, delta, zero, 0, cost, floor, limit, points, least, h, c, count)
+        tail = _note(c, count, tail, choice, -2, 0, delta, 0)
+    net = 0  # of the stages after the cut
+    for u in range(s + 1, t + 1):
+        net += table[u, NET]
+    after = table[t, CUT_AFTER] if out else 0
+    if table[s, SAVES]:
+        stays = 1 if table[s, READS_AFTER] else 0
+        delta = table[s, ALL_DELTA_GONE + outlives]
+        then = delta + net - (0 if stays else table[s, CUT_AFTER]) - after
+        floor = max(table[s, ALL_GONE + outlives], then + table[s, BACK_GONE + outlives])
+        above = fronts[kind[s + 1, t], stays, out]
+        count = _lower(pool_h, pool_c, above, delta, zero, 0, costs[s, ALL_COST], floor, limit, points, least, h, c, count)
+        tail = _note(c, count, tail, choice, -1, stays, delta, then)
+    needless = True  # stages s to k - 1 need not be run from the cut before s
+    cost = 0.0
+    kept, gone = table[s, ADVANCE_KEPT], table[s, ADVANCE_GONE]
+    for k in range(s, t):
+        if k > s:
+            kept = max(kept, table[k, CUT_BEFORE] + table[k, ADVANCE_GONE])
+            gone = max(gone, table[k, CUT_BEFORE] - table[s, CUT_BEFORE] + table[k, ADVANCE_GONE])
+            net -= table[k, NET]
+        cost += costs[k, ADVANCE_COST]
+        for stays in range(2 if table[k, READS_AFTER] else 1):
+            drops = needless and table[k, FREE + stays] != 0 and outlives == 0
+            delta = table[k, CUT_AFTER] - (table[s, CUT_BEFORE] if drops else 0)
+            then = delta + net - (0 if stays else table[k, CUT_AFTER]) - after
+            right = fronts[kind[k + 1, t], stays, out]
+            left = fronts[kind[s, k], outlives, stays]
+            floor = gone if drops else kept
+            count = _lower(pool_h, pool_c, right, delta, left, then, cost, floor, limit, points, least, h, c, count)
+            tail = _note(c, count, tail, choice, k, stays, delta, then)
+        needless = needless and table[k, FREE] != 0
+    return count
+
+
+@kernel
+def _cut_first(
+    table: Any, kind: Any, fronts: Any, pool_h: Any, pool_c: Any, s: int, outlives: int,
+    limit: int, points: int, least: bool, h: Any, c: Any, choice: Any,
+) -> int:  # fmt: skip
+    """The same of stages s to the last, whose forward part runs for the first time and costs nothing extra."""
+    stages = table.shape[0]
+    base = fronts.shape[0] - stages
+    zero = np.array([0, 1])
+    count = 0
+    tail = np.inf
+    net = 0
+    for u in range(s + 1, stages):
+        net += table[u, FIRST_NET]
+    delta = table[s, FIRST_ALL_DELTA_GONE + outlives]
+    floor = table[s, FIRST_ALL_GONE + outlives]
+    if s == stages - 1:
+        floor = max(floor, delta + table[s, BACK_GONE + outlives])
+        return _lower(pool_h, pool_c, zero, 0, zero, 0, 0.0, floor, limit, points, least, h, c, count)
+    if table[s, SAVES]:
+        stays = 1 if table[s, READS_AFTER] else 0
+        then = delta + net - (0 if stays else table[s, CUT_AFTER])
+        floor = max(floor, then + table[s, BACK_GONE + outlives])
+        above = fronts[base + s + 1, stays, 0]
+        count = _lower(pool_h, pool_c, above, delta, zero, 0, 0.0, floor, limit, points, least, h, c, count)
+        tail = _note(c, count, tail, choice, -1, stays, delta, then)
+    needless = True
+    kept, gone = table[s, FIRST_KEPT], table[s, FIRST_GONE]
+    live = table[s, FIRST_DELTA]  # above the start, after stage k
+    for k in range(s, stages - 1):
+        if k > s:
+            kept = max(kept, live + table[k, FIRST_GONE])
+            gone = max(gone, live - table[s, CUT_BEFORE] + table[k, FIRST_GONE])
+            live += table[k, FIRST_DELTA] - table[k, CUT_BEFORE]
+            net -= table[k, FIRST_NET]
+        for stays in range(2 if table[k, READS_AFTER] else 1):
+            drops = needless and table[k, FREE + stays] != 0 and outlives == 0
+            delta = live - (table[s, CUT_BEFORE] if drops else 0)
+            then = delta + net - (0 if stays else table[k, CUT_AFTER])
+            right = fronts[base + k + 1, stays, 0]
+            left = fronts[kind[s, k], outlives, stays]
+            floor = gone if drops else kept
+            count = _lower(pool_h, pool_c, right, delta, left, then, 0.0, floor, limit, points, least, h, c, count)
+            tail = _note(c, count, tail, choice, k, stays, delta, then)
+        needless = needless and table[k, FREE] != 0
+    return count
+
+
+@kernel
+def _note(c: Any, count: int, tail: float, choice: Any, k: int, stays: int, delta: int, then: int) -> float:
+    """Remember a choice that lowered the last point of the front, which is what the largest headroom buys."""
+    if count == 0 or c[0, count - 1] >= tail:
+        return tail
+    choice[0] = k
+    choice[1] = stays
+    choice[2] = delta
+    choice[3] = then
+    lowered: float = c[0, count - 1]
+    return lowered
+
+
+@kernel
+def _minds(table: Any, s: int) -> bool:
+    """Whether stretches from stage s on differ by whether the cut before them outlives them; never asked where it cannot."""
+    if s == 0 or table[s - 1, READS_AFTER] == 0:
+        return False
+    minds: bool = table[s, FREE] != 0 or table[s, FREE_OUT] != 0
+    for gone, kept in (
+        (ALL_GONE, ALL_KEPT),
+        (ALL_DELTA_GONE, ALL_DELTA_KEPT),
+        (BACK_GONE, BACK_KEPT),
+        (LEAF_GONE, LEAF_KEPT),
+        (LEAF_OUT_GONE, LEAF_OUT_KEPT),
+        (FIRST_ALL_GONE, FIRST_ALL_KEPT),
+        (FIRST_ALL_DELTA_GONE, FIRST_ALL_DELTA_KEPT),
+    ):
+        minds = minds or table[s, gone] != table[s, kept]
+    return minds
+
+
+@kernel
+def stretches(
+    table: Any, costs: Any, kind: Any, of_kind: Any, first: int, last: int, limit: int, points: int, least: bool,
+    fronts: Any, pool_h: Any, pool_c: Any, used: Any, h: Any, c: Any,
+) -> int:  # fmt: skip
+    """Fronts of stretches whose forward part runs again: from the cut before them, and the gradient after them, to the gradient before.
+
+    Args:
+        table [L, COLUMNS], costs [L, 4]: the stages.
+        kind [L, L]: row of `of_kind` for stages s to t; equal stretches have one. of_kind [K, 2]: s and t of each, by length.
+        first, last: kinds to do now.
+        limit: the largest headroom of interest. points: of a front; one with more is thinned.
+        least: only the least headroom matters.
+        fronts [K + L, 2, 2, 2]: result: start and count in the pool, by whether the cut before must outlive the stretch, and by
+            whether the cut after it is live already.
+        pool_h, pool_c: points; point 0 has cost 0 at any headroom. used [1].
+        h, c [3, 12 * points + 16]: scratch.
+    Returns:
+        the first kind not done, where the pool is full.
+    """
+    zero = np.array([0, 1])
+    choice = np.empty(4, np.int64)
+    for q in range(first, last):
+        s, t = of_kind[q, 0], of_kind[q, 1]
+        outs = 2 if table[t, READS_AFTER] else 1
+        if used[0] + 4 * (points + 2) > pool_h.shape[0]:
+            return q
+        for out in range(outs):
+            for outlives in range(2):
+                if outlives == 1 and not _minds(table, s):
+                    fronts[q, 1, out] = fronts[q, 0, out]
+                    continue
+                cost = costs[t, LEAF_COST + out]
+                count = 0
+                if s == t:
+                    rise = table[t, LEAF_GONE + 2 * out + (0 if table[t, FREE + out] else outlives)]
+                    count = _lower(pool_h, pool_c, zero, 0, zero, 0, cost, rise, limit, points, least, h, c, count)
+                else:
+                    count = _cut_again(
+                        table, costs, kind, fronts, pool_h, pool_c, s, t, outlives, out, limit, points, least, h, c, choice
+                    )  # fmt: skip
+                if count > points:
+                    count = _thin(h, c, count, limit, points)
+                _store(fronts[q, outlives, out], pool_h, pool_c, used, h, c, count)
+    return last
+
+
+@kernel
+def sweeps(
+    table: Any, kind: Any, first: int, last: int, limit: int, points: int, least: bool,
+    fronts: Any, pool_h: Any, pool_c: Any, used: Any, h: Any, c: Any,
+) -> int:  # fmt: skip
+    """Fronts of stages s to the last whose forward part runs for the first time, last s first: the front of s is row K + s.
+
+    Args:
+        first, last: stages to do now, down from first and without last; `stretches` says what the others are.
+    Returns:
+        the stage that comes next; last where all are done.
+    """
+    choice = np.empty(4, np.int64)
+    base = fronts.shape[0] - table.shape[0]
+    for s in range(first, last, -1):
+        if used[0] + 2 * (points + 2) > pool_h.shape[0]:
+            return s
+        for outlives in range(2):
+            if outlives == 1 and not _minds(table, s):
+                fronts[base + s, 1, 0] = fronts[base + s, 0, 0]
+                continue
+            count = _cut_first(table, kind, fronts, pool_h, pool_c, s, outlives, limit, points, least, h, c, choice)
+            if count > points:
+                count = _thin(h, c, count, limit, points)
+            _store(fronts[base + s, outlives, 0], pool_h, pool_c, used, h, c, count)
+    return last
+
+
+@kernel
+def choose(
+    table: Any, costs: Any, kind: Any, fronts: Any, pool_h: Any, pool_c: Any, s: int, t: int, outlives: int, out: int,
+    again: bool, headroom: int, points: int, h: Any, c: Any, choice: Any,
+) -> bool:  # fmt: skip
+    """The cheapest way to do a stretch of several stages within a headroom, from the fronts of the shorter ones.
+
+    Args:
+        choice [4]: result: the cut to go on to, -1 to keep all of the first stage, -2 to do the last at once; whether that cut outlives
+            the stages after it; bytes above the start once it is reached, and once those stages are done.
+    Returns:
+        whether there is any.
+    """
+    if again:
+        count = _cut_again(table, costs, kind, fronts, pool_h, pool_c, s, t, outlives, out, headroom, points, False, h, c, choice)
+    else:
+        count = _cut_first(table, kind, fronts, pool_h, pool_c, s, outlives, headroom, points, False, h, c, choice)
+    any_way: bool = count > 0
+    return any_way
+
+
+@kernel
+def binomial_table(extra: Any, advance: Any, mixed: bool) -> None:
+    """Least forwards for every number of steps and slots, by the recurrence.
+
+    Args:
+        extra [n+1, s+1]: result: forwards beyond one that is taped for each step; with `mixed`, all forwards. Row 0 and what cannot be
+            done are infinite (the largest int64 / 4).
+        advance [n+1, s+1]: result: how many steps to go before the next state is stored, the longest where several are best; 0: store
+            the tape of the first step instead of a state.
+        mixed: slots may hold tapes.
+    """
+    never = np.iinfo(np.int64).max // 4
+    extra[:, :] = never
+    advance[:, :] = 0
+    for slots in range(extra.shape[1]):
+        if mixed or slots > 0:
+            extra[1, slots] = 1 if mixed else 0
+        for steps in range(2, extra.shape[0]):
+            if slots == 0:
+                break
+            best, way = never, 0
+            if mixed and slots > 0 and extra[steps - 1, slots - 1] < never:
+                best = 1 + extra[steps - 1, slots - 1]
+            for i in range(1, steps):
+                right = extra[steps - i, slots - 1]
+                if not mixed and slots == 1 and i == steps - 1:
+                    right = 0  # the last step needs no slot of its own
+                if right < never and i + extra[i, slots] + right < best + (way > 0):
+                    best, way = i + extra[i, slots] + right, i
+            extra[steps, slots] = best
+            advance[steps, slots] = way

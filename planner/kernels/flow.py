@@ -1,0 +1,333 @@
+"""Minimum cuts: which ops come before and after an instant, the network of one instant, and push-relabel on it.
+
+`g` is `analysis.encode.Arrays`. A network has a node per op ("run again"), then a node per value ("its storage is at hand").
+Source and sink are not nodes: `excess` holds what the source sends, `sink` what each node may still send to the sink.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planner.kernels import kernel
+
+#: A capacity that is never reached: sums of flows stay below it, and twice it is still an int64.
+UNBOUNDED = 1 << 61
+
+
+@kernel
+def descendants(g: Any, row: int, found: Any) -> None:
+    """Mark the op `row` and every op that cannot run for the first time before it has: through reads and order-only edges."""
+    found[:] = False
+    found[row] = True
+    for op in range(row + 1, found.shape[0]):
+        for r in range(g.read_ptr[op], g.read_ptr[op + 1]):
+            if found[g.producer[g.read_value[r]]]:
+                found[op] = True
+        for a in range(g.after_ptr[op], g.after_ptr[op + 1]):
+            if found[g.after_op[a]]:
+                found[op] = True
+
+
+@kernel
+def ancestors(g: Any, row: int, found: Any) -> None:
+    """Mark every op that must have run before the first run of `row`, residents apart."""
+    found[:] = False
+    found[row] = True
+    for op in range(row, -1, -1):
+        if not found[op]:
+            continue
+        for r in range(g.read_ptr[op], g.read_ptr[op + 1]):
+            found[g.producer[g.read_value[r]]] = True
+        for a in range(g.after_ptr[op], g.after_ptr[op + 1]):
+            found[g.after_op[a]] = True
+    found[row] = False
+    for op in range(row):
+        if g.resident[op]:
+            found[op] = False
+
+
+@kernel
+def holders(g: Any, holder: Any) -> None:
+    """For each value, the value whose storage stands for its own: itself, what it is a view of, or -1 where it costs no bytes.
+
+    Two live values with different holders are never on one storage: an update ends every older name on the storage it takes, and
+    in-place does so too unless the pair is an identity. -1: on a resident; of 0 bytes; with several identity pairs, one of which will
+    be taken; or a view from an op that also updates what it views.
+    """
+    for v in range(holder.shape[0]):
+        op = g.producer[v]
+        holder[v] = v
+        if g.resident[op] or g.storage_bytes[g.root[v]] == 0 or g.resident[g.producer[g.root[v]]]:
+            holder[v] = -1
+        elif g.alias[v] >= 0:
+            if not g.is_update[v]:
+                holder[v] = holder[g.read_value[g.read_ptr[op] + g.alias[v]]]
+                for other in range(g.out_ptr[op], g.out_ptr[op + 1]):
+                    if g.is_update[other] and g.root[other] == g.root[v]:
+                        holder[v] = -1
+        else:
+            for pair in range(g.pair_ptr[op], g.pair_ptr[op + 1]):
+                if not g.pair_identity[pair] or g.out_ptr[op] + g.pair_out[pair] != v:
+                    continue
+                under = g.read_value[g.read_ptr[op] + g.pair_in[pair]]
+                if g.raw_bytes[g.root[under]] != g.raw_bytes[v] or g.resident[g.producer[g.root[under]]]:
+                    continue
+                if holder[v] == v:
+                    holder[v] = holder[under]
+                elif holder[v] != holder[under]:
+                    holder[v] = -1
+
+
+@kernel
+def working_sets(g: Any, holder: Any, seen: Any, working_bytes: Any) -> None:
+    """Bytes at each op's step that nothing avoids: residents, inputs, fresh outputs, workspace; in-place is granted wherever sizes allow.
+
+    Args:
+        seen [m]: working memory, -1 everywhere.
+        working_bytes [n]: result.
+    """
+    for op in range(working_bytes.shape[0]):
+        total = g.resident_bytes[0] + g.workspace[op]
+        for r in range(g.read_ptr[op], g.read_ptr[op + 1]):
+            h = holder[g.read_value[r]]
+            if h >= 0 and seen[h] != op:  # a storage read twice counts once
+                seen[h] = op
+                total += g.storage_bytes[g.root[h]]
+        for v in range(g.out_ptr[op], g.out_ptr[op + 1]):
+            granted = g.alias[v] >= 0 or g.resident[op]
+            for pair in range(g.pair_ptr[op], g.pair_ptr[op + 1]):
+                if g.out_ptr[op] + g.pair_out[pair] == v:
+                    under = g.root[g.read_value[g.read_ptr[op] + g.pair_in[pair]]]
+                    if g.raw_bytes[under] == g.raw_bytes[v] and not g.resident[g.producer[under]]:
+                        granted = True
+            if not granted:
+                total += g.storage_bytes[v]
+        working_bytes[op] = total
+
+
+@kernel
+def needs(g: Any, holder: Any, after: Any, at_hand: Any, needed: Any) -> None:
+    """Mark the holders that ops still to run for the first time, and the outputs at the end, ask for.
+
+    Args:
+        after [n]: ops whose first run is at the instant or later.
+        at_hand [m]: holders that the op running at the instant reads.
+        needed [m]: result; holders made before that have to be live, or made again.
+    """
+    needed[:] = False
+    for op in range(after.shape[0]):
+        if after[op]:
+            for r in range(g.read_ptr[op], g.read_ptr[op + 1]):
+                v = g.read_value[r]
+                if holder[v] >= 0 and not at_hand[holder[v]] and not after[g.producer[v]]:
+                    needed[holder[v]] = True
+    for v in range(holder.shape[0]):
+        if g.is_output[v] and holder[v] >= 0 and not at_hand[holder[v]] and not after[g.producer[v]]:
+            needed[holder[v]] = True
+
+
+@kernel
+def network(g: Any, holder: Any, after: Any, at_hand: Any, needed: Any, first: Any, to: Any, mate: Any, weight: Any) -> int:
+    """Arcs of the closure problem of one instant, as CSR with both directions of each.
+
+    "Run again" demands what the op reads (unbounded); "at hand" but not run again costs the storage's bytes. A needed value is at the
+    source: what demands it is no arc, and its bytes are the source's arc to its op.
+
+    Args:
+        needed [m]: see `needs`.
+        first [n + m + 1], to, mate, weight [2 * (reads + m)]: result; mate is the other direction of an arc; weight is -1 on an
+            unbounded arc, the holder's row on one that costs its bytes, -2 on the backward directions.
+    Returns:
+        number of arcs.
+    """
+    n = after.shape[0]
+    m = holder.shape[0]
+    first[:] = 0
+    for count in (True, False):  # first count, then fill
+        for op in range(n):
+            if after[op] or g.resident[op]:
+                continue
+            for r in range(g.read_ptr[op], g.read_ptr[op + 1]):
+                h = holder[g.read_value[r]]
+                if h < 0 or at_hand[h] or needed[h]:
+                    continue
+                if count:
+                    first[op + 1] += 1
+                    first[n + h + 1] += 1
+                else:
+                    _arc(op, n + h, -1, first, to, mate, weight)
+        for h in range(m):
+            if holder[h] != h or at_hand[h] or needed[h] or after[g.producer[h]]:
+                continue
+            if count:
+                first[n + h + 1] += 1
+                first[g.producer[h] + 1] += 1
+            else:
+                _arc(n + h, g.producer[h], h, first, to, mate, weight)
+        if count:
+            for node in range(n + m):
+                first[node + 1] += first[node]
+    for node in range(n + m, 0, -1):  # filling moved each pointer to the next node's
+        first[node] = first[node - 1]
+    first[0] = 0
+    return int(first[n + m])
+
+
+@kernel
+def _arc(tail: int, head: int, kind: int, first: Any, to: Any, mate: Any, weight: Any) -> None:
+    forth, back = first[tail], first[head]
+    first[tail] += 1
+    first[head] += 1
+    to[forth], to[back] = head, tail
+    mate[forth], mate[back] = back, forth
+    weight[forth], weight[back] = kind, -2
+
+
+@kernel
+def _label_all(first: Any, to: Any, mate: Any, residual: Any, sink: Any, excess: Any, arc: Any, label: Any, active: Any, level: Any) -> int:
+    """Exact distances to the sink, by breadth-first search; returns the largest label of a node with excess."""
+    nodes = sink.shape[0]
+    label[:] = nodes + 1
+    active[0, :] = -1
+    level[0, :] = -1
+    queue = active[1]  # no node is active while labels are made
+    filled = 0
+    for node in range(nodes):
+        arc[node] = first[node]
+        if sink[node] > 0:
+            label[node] = 1
+            queue[filled] = node
+            filled += 1
+    done = 0
+    while done < filled:
+        node = queue[done]
+        done += 1
+        for e in range(first[node], first[node + 1]):
+            other = to[e]
+            if label[other] > nodes and residual[mate[e]] > 0:
+                label[other] = label[node] + 1
+                queue[filled] = other
+                filled += 1
+    highest = 0
+    for node in range(nodes):
+        if label[node] <= nodes:
+            _enter(node, label[node], level)
+    for node in range(nodes):
+        if label[node] <= nodes and excess[node] > 0:
+            active[1, node] = active[0, label[node]]
+            active[0, label[node]] = node
+            highest = max(highest, label[node])
+    return highest
+
+
+@kernel
+def _enter(node: int, height: int, level: Any) -> None:
+    """Put a node on the list of its label: level[0] the first of each label, level[1] and level[2] the next and the previous."""
+    following = level[0, height]
+    level[1, node] = following
+    level[2, node] = -1
+    if following >= 0:
+        level[2, following] = node
+    level[0, height] = node
+
+
+@kernel
+def _exit(node: int, height: int, level: Any) -> None:
+    """Take a node off the list of its label."""
+    following, previous = level[1, node], level[2, node]
+    if previous >= 0:
+        level[1, previous] = following
+    else:
+        level[0, height] = following
+    if following >= 0:
+        level[2, following] = previous
+
+
+@kernel
+def push(
+    first: Any, to: Any, mate: Any, residual: Any, sink: Any, excess: Any, arc: Any, label: Any, active: Any, level: Any, most_work: int
+) -> bool:
+    """Send what excess can reach the sink: highest label first, labels made anew from time to time, cut off at gaps.
+
+    Flow that is there already is kept, so after raising capacities (`residual`, `excess`, `sink`) the call goes on from where the one
+    before ended. Excess that cannot reach the sink stays where it is: that is enough for the cut.
+
+    Args:
+        first [k+1], to, mate, residual: arcs, and what each can still carry.
+        sink [k], excess [k]: see the module.
+        arc [k], label [k], active [2, k+2], level [3, k+2]: working memory.
+        most_work: arcs looked at before it returns.
+    Returns:
+        True if the flow is a largest one; label > k then marks the nodes on the source's side of a least cut.
+    Source: Cherkassky & Goldberg 1997, "On implementing the push-relabel method for the maximum flow problem".
+    """
+    nodes = sink.shape[0]
+    period = 2 * nodes + to.shape[0]
+    total = 0
+    work = 0
+    highest = _label_all(first, to, mate, residual, sink, excess, arc, label, active, level)
+    while highest > 0:
+        node = active[0, highest]
+        if node < 0:
+            highest -= 1
+            continue
+        active[0, highest] = active[1, node]
+        height = highest
+        while True:
+            if height == 1 and sink[node] > 0:
+                amount = min(excess[node], sink[node])
+                sink[node] -= amount
+                excess[node] -= amount
+            e = arc[node]
+            stop = first[node + 1]
+            while excess[node] > 0 and e < stop:
+                other = to[e]
+                if residual[e] > 0 and label[other] == height - 1:
+                    amount = min(excess[node], residual[e])
+                    if excess[other] == 0:
+                        active[1, other] = active[0, height - 1]
+                        active[0, height - 1] = other
+                    residual[e] -= amount
+                    residual[mate[e]] += amount
+                    excess[node] -= amount
+                    excess[other] += amount
+                    if excess[node] == 0:
+                        break
+                e += 1
+            work += e - arc[node] + 1
+            arc[node] = e
+            if excess[node] == 0:
+                break
+            _exit(node, height, level)
+            lowest = nodes + 1
+            if level[0, height] < 0:  # a gap: nothing above it reaches the sink any more
+                above = height + 1
+                while above <= nodes and level[0, above] >= 0:
+                    other = level[0, above]
+                    while other >= 0:
+                        label[other] = nodes + 1
+                        other = level[1, other]
+                    level[0, above] = -1
+                    active[0, above] = -1
+                    above += 1
+            else:
+                lowest = 1 if sink[node] > 0 else nodes + 1
+                for e in range(first[node], stop):
+                    if residual[e] > 0 and label[to[e]] + 1 < lowest:
+                        lowest = label[to[e]] + 1
+                work += stop - first[node]
+            label[node] = lowest
+            if lowest > nodes:
+                break
+            _enter(node, lowest, level)
+            arc[node] = first[node]
+            height = lowest
+        highest = max(highest, height)
+        if work > period:
+            total += work
+            work = 0
+            highest = _label_all(first, to, mate, residual, sink, excess, arc, label, active, level)
+            if total > most_work and highest > 0:
+                return False
+    _label_all(first, to, mate, residual, sink, excess, arc, label, active, level)
+    return True

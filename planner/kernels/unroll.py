@@ -1,0 +1,94 @@
+"""A sequence of ops as a program in which every run is an op of its own. `g` is `analysis.encode.Arrays`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planner.kernels import kernel
+
+
+@kernel
+def unroll(g: Any, runs: Any, newest: Any, out_ptr: Any, read_ptr: Any, read_value: Any, origin: Any, root: Any, is_output: Any) -> None:
+    """Outputs and reads of each run: a run reads the newest instance before it.
+
+    Args:
+        runs [L]: op of each run, residents first.
+        newest [n]: working memory.
+        out_ptr [L+1], read_ptr [L+1], read_value: result; values are numbered in order of birth.
+        origin, root, is_output [values]: result; the value each is an instance of, the instance whose making allocated its storage, and
+            True for the last instance of an output.
+    """
+    values = 0
+    reads = 0
+    out_ptr[0] = 0
+    read_ptr[0] = 0
+    for run in range(runs.shape[0]):
+        op = runs[run]
+        for r in range(g.read_ptr[op], g.read_ptr[op + 1]):
+            v = g.read_value[r]
+            maker = g.producer[v]
+            read_value[reads] = out_ptr[newest[maker]] + v - g.out_ptr[maker]
+            reads += 1
+        read_ptr[run + 1] = reads
+        for v in range(g.out_ptr[op], g.out_ptr[op + 1]):
+            origin[values] = v
+            root[values] = values
+            if g.alias[v] >= 0:
+                root[values] = root[read_value[read_ptr[run] + g.alias[v]]]
+            values += 1
+        out_ptr[run + 1] = values
+        newest[op] = run
+    for run in range(runs.shape[0]):
+        for value in range(out_ptr[run], out_ptr[run + 1]):
+            is_output[value] = g.is_output[origin[value]] and newest[runs[run]] == run
+
+
+@kernel
+def restore(g: Any, holder: Any, holder_bytes: Any, needed: Any, at_hand: Any, again: Any, order: Any, demand: Any, room: int) -> int:
+    """Keep values after all, one op after the other, as long as what is live at the instant stays within the room.
+
+    Args:
+        g: an unrolled program; `holder`, `needed` and `at_hand` as in `kernels.flow`.
+        again [n]: ops that run again; changed: those whose outputs stay, or that nothing asks for any more, no longer do.
+        order: ops to try.
+        demand [m]: working memory.
+        room: bytes.
+    Returns:
+        bytes live at the end, values at hand apart.
+    """
+    live = 0
+    for h in range(holder.shape[0]):
+        demand[h] = 1 if needed[h] else 0
+    for op in range(again.shape[0]):
+        if again[op]:
+            for r in range(g.read_ptr[op], g.read_ptr[op + 1]):
+                h = holder[g.read_value[r]]
+                if h >= 0 and not at_hand[h]:
+                    demand[h] += 1
+    for h in range(holder.shape[0]):
+        if demand[h] > 0 and not again[g.producer[h]]:
+            live += holder_bytes[h]
+    for _ in range(2):
+        for k in range(order.shape[0]):
+            op = order[k]
+            if not again[op]:
+                continue
+            change = 0
+            for v in range(g.out_ptr[op], g.out_ptr[op + 1]):
+                if holder[v] == v and demand[v] > 0:
+                    change += holder_bytes[v]
+            for r in range(g.read_ptr[op], g.read_ptr[op + 1]):
+                h = holder[g.read_value[r]]
+                if h >= 0 and not at_hand[h]:
+                    demand[h] -= 1
+                    if demand[h] == 0 and not again[g.producer[h]]:
+                        change -= holder_bytes[h]
+            if live + change <= room:
+                live += change
+                again[op] = False
+                continue
+            for r in range(g.read_ptr[op], g.read_ptr[op + 1]):
+                h = holder[g.read_value[r]]
+                if h >= 0 and not at_hand[h]:
+                    demand[h] += 1
+    return live

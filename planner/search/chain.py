@@ -1,0 +1,249 @@
+"""Chains of unequal stages: the cheapest persistent plan within a budget, by dynamic programming over stretches of the chain.
+
+A plan is persistent if what it keeps it keeps until its backward op has read it. Of a stage it keeps nothing, the cut after it, or all
+that its backward ops read of it; and a cut that the backward ops of the stage before it read too may be kept on for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from planner.analysis.actions import Actions, measure
+from planner.analysis.encode import Floats, Ints
+from planner.analysis.stages import Stages, chain_stages
+from planner.kernels import chain as kernels
+from planner.problem import Problem, Proposal
+from planner.search.trials import Candidate, Trials
+
+_CUTS: Final = 1_500_000  # looked at, over all stretches, at effort 1
+_CUTS_APART: Final = 150_000  # the same, for the finest partition of the backward ops
+_POINTS: Final = 128  # of a front at least, at effort 1; more where they are so many in all
+_WORK: Final = 20_000_000
+_SLICE: Final = 1 << 16  # cuts looked at between two looks at the clock
+_ENDLESS: Final = 1 << 61
+_ALWAYS: Final = -(1 << 62)
+
+
+def chain(problem: Problem) -> Proposal:
+    """Find the cheapest persistent plan of the forward pass as a chain of stages.
+
+    Stages lie between single storages through which all of the forward pass goes. What each takes is measured on the graph, in-place
+    pairs, workspaces and gradients that stay included, so that the peak the recurrence sees is the judge's.
+
+    A backward op that reads a cut and nothing else belongs to the stage after it; in short chains the plan with all of those in the
+    stage before is found too, and the better one taken. Either is exact over persistent plans of its chain, in bytes, while no front of
+    cost against headroom has more points than it may: 128 times the effort, more in short chains. Longer fronts are thinned, always to
+    the safe side: no plan is above the budget, and it costs no more than the best for a budget smaller by 1 / points of it for every
+    level of the recurrence. Chains of more than about 200 different stages are made shorter first. Plans that are not persistent, as
+    where a kept value is dropped and made again, can be cheaper yet: nothing is claimed to be optimal.
+
+    Raises:
+        InfeasibleBudget: no such plan fits, or the graph is no chain and keep-all does not; carries the least peak of such plans.
+    Source: Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova 2019, *Optimal checkpointing for heterogeneous chains*. Ours differs: bytes
+        are not rounded to 500 slots, equal stretches are solved once, and a cut outlives the stage after it where the one before reads it.
+    """
+    trials = Trials(problem, "chain")
+    if problem.budget is not None and trials.best is not None:
+        return trials.proposal()  # keep-all fits
+    try:
+        for apart in (False, True):
+            search = recurrence(problem, trials, apart=apart)
+            if search is not None:
+                _try(search, trials)
+    except KeyboardInterrupt:
+        trials.interrupted()
+    return trials.proposal()
+
+
+def _try(search: Recurrence, trials: Trials) -> None:
+    """The cheapest plan of one recurrence, or the one of least peak."""
+    budget = trials.problem.budget
+    least = search.solve(None, stop=trials.stop)
+    if least is None:
+        return
+    headroom = least if budget is None else max(least, budget - search.resident_bytes)
+    while search.solve(headroom, stop=trials.stop) is not None:
+        candidate = trials.evaluate((search.count, search.plan(headroom)), partial(search.sequence, headroom))
+        if candidate is None or budget is None or trials.fits(candidate) or headroom == least:
+            break
+        # Storages that two cuts share are not what the table says.
+        headroom = max(least, headroom - (candidate.peak_bytes - budget))
+
+
+def recurrence(problem: Problem, trials: Trials, *, apart: bool) -> Recurrence | None:
+    """The chain that a problem's graph is, in as many stages as the effort allows for; None where it is none, or time runs out.
+
+    Where there are too many, the largest of every four cuts in a row is left out, again and again; with `apart`, None is returned.
+
+    Args:
+        apart: how backward ops that only read a cut are shared out: see `chain_stages`.
+    """
+    part = trials.evaluator.forward_part()
+    arrays = trials.evaluator.encoded.arrays
+    without: set[int] = set()
+    while part is not None and not trials.stop():
+        stages = chain_stages(arrays, part, apart=apart, without=without)
+        actions = None if stages is None else measure(arrays, stages)
+        if stages is None or actions is None:
+            return None
+        search = Recurrence(stages, actions, effort=problem.effort)
+        if search.cuts <= problem.effort * (_CUTS_APART if apart else _CUTS) or len(stages.ends) == 1:
+            return search
+        if apart:
+            return None
+        nbytes = actions.table[:-1, kernels.CUT_AFTER]
+        for start in range(0, len(nbytes), 4):
+            without.add(stages.ends[start + int(nbytes[start : start + 4].argmax())])
+    return None
+
+
+class _Stretch(NamedTuple):
+    """Stages s to t, to be planned within a headroom.
+
+    Args:
+        first: their forward part runs for the first time.
+        outlives: the cut before them is kept on for the stage before.
+        out: the cut after them is live already, and their backward ops read it.
+    """
+
+    first: bool
+    s: int
+    t: int
+    outlives: bool
+    out: bool
+    headroom: int
+
+
+class Recurrence:
+    """Fronts of all stretches of a chain, and the plan they stand for.
+
+    Args:
+        stages, actions: the chain.
+        effort: of the problem: at 1 a front has 128 points, in short chains more; one with more than it may have is thinned.
+    """
+
+    def __init__(self, stages: Stages, actions: Actions, *, effort: float = 1.0) -> None:
+        self.stages = stages
+        self.resident_bytes = actions.resident_bytes
+        self.table, self.costs = actions.table, actions.costs
+        self.count = len(stages.first)
+        self.kind, self.of_kind = _kinds(self.table, self.costs)
+        ways = 1 + self.table[:, kernels.READS_AFTER]  # each state of either end is solved, and each way to leave a cut tried
+        lengths = self.of_kind[:, 1] - self.of_kind[:, 0]
+        self.cuts = int((lengths * ways[self.of_kind[:, 1]]).sum() * ways.mean())
+        self.points = max(8, int(effort * max(_POINTS, min(_WORK / max(1, self.cuts), 1 << 16))))
+
+    def solve(self, headroom: int | None, *, stop: Callable[[], bool] = lambda: False) -> int | None:
+        """All fronts up to a headroom; None: only where each begins.
+
+        Returns:
+            the least headroom that will do, or None where there is none up to this one, or `stop` said True.
+        """
+        least = headroom is None
+        limit = _ENDLESS if headroom is None else headroom
+        points = 1 if least else self.points
+        kinds = len(self.of_kind)
+        self.fronts = np.zeros((kinds + self.count, 2, 2, 2), dtype=np.int64)
+        room = 4 * (points + 2) + 4 * kinds
+        self.pool_h, self.pool_c = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.float64)
+        self.pool_h[0], self.pool_c[0] = _ALWAYS, 0.0
+        used = np.ones(1, dtype=np.int64)
+        self.scratch = np.empty((3, 12 * points + 16), dtype=np.int64), np.empty((3, 12 * points + 16), dtype=np.float64)
+        lengths = np.cumsum(self.of_kind[:, 1] - self.of_kind[:, 0] + 1)
+        done = 0
+        while done < kinds:
+            if stop():
+                return None
+            goal = int(np.searchsorted(lengths, (lengths[done - 1] if done else 0) + _SLICE)) + 1
+            now = kernels.stretches(
+                self.table, self.costs, self.kind, self.of_kind, done, min(goal, kinds), limit, points, least,
+                self.fronts, self.pool_h, self.pool_c, used, *self.scratch,
+            )  # fmt: skip
+            done = self._grown(now, done)
+        following = self.count - 1
+        while following >= 0:
+            if stop():
+                return None
+            now = kernels.sweeps(
+                self.table, self.kind, following, max(-1, following - 64), limit, points, least,
+                self.fronts, self.pool_h, self.pool_c, used, *self.scratch,
+            )  # fmt: skip
+            following = self._grown(now, following)
+        start, size = self.fronts[kinds, 0, 0]
+        return int(self.pool_h[start]) if size else None
+
+    def _grown(self, now: int, before: int) -> int:
+        """Make room where a kernel did nothing for the lack of it."""
+        if now == before:
+            self.pool_h = np.concatenate((self.pool_h, np.empty_like(self.pool_h)))
+            self.pool_c = np.concatenate((self.pool_c, np.empty_like(self.pool_c)))
+        return now
+
+    def plan(self, headroom: int) -> Candidate:
+        """Peak bytes and extra cost of the cheapest plan within a headroom that was solved for."""
+        start, size = self.fronts[len(self.of_kind), 0, 0].tolist()
+        place = int(np.searchsorted(self.pool_h[start : start + size], headroom, side="right")) - 1
+        if place < 0:
+            raise ValueError(f"no plan within a headroom of {headroom} bytes")
+        return Candidate(self.resident_bytes + int(self.pool_h[start + place]), float(self.pool_c[start + place]))
+
+    def sequence(self, headroom: int) -> Ints:
+        """Its op rows."""
+        headroom = self.plan(headroom).peak_bytes - self.resident_bytes  # of plans that cost the same, that of least peak
+        parts: list[Ints] = []
+        todo: list[_Stretch | Ints] = [_Stretch(True, 0, self.count - 1, False, False, headroom)]
+        while todo:
+            what = todo.pop()
+            if isinstance(what, _Stretch):
+                todo.extend(reversed(self._planned(what)))
+            else:
+                parts.append(what)
+        return np.concatenate(parts)
+
+    def _planned(self, what: _Stretch) -> list[_Stretch | Ints]:
+        """What to do for a stretch: rows to run, and shorter stretches."""
+        stages, (first, s, t, outlives, out, headroom) = self.stages, what
+        if first and s == t:
+            return [stages.first[s], stages.backward[s]]
+        if s == t:
+            return [stages.leaf[out][t], stages.backward[t]]
+        choice = np.empty(4, dtype=np.int64)
+        kernels.choose(
+            self.table, self.costs, self.kind, self.fronts, self.pool_h, self.pool_c, s, t, int(outlives), int(out),
+            not first, headroom, self.points, *self.scratch, choice,
+        )  # fmt: skip
+        k, stays, delta, then = choice.tolist()
+        if k == -2:
+            return [stages.leaf[out][t], stages.backward[t], what._replace(t=t - 1, out=False, headroom=headroom - delta)]
+        run = stages.first if first else stages.advance
+        if k == -1:
+            above = _Stretch(first, s + 1, t, bool(stays), out, headroom - delta)
+            return [stages.first[s] if first else stages.every[s], above, stages.backward[s]]
+        above = _Stretch(first, k + 1, t, bool(stays), out, headroom - delta)
+        return [*run[s : k + 1], above, _Stretch(False, s, k, outlives, bool(stays), headroom - then)]
+
+
+def _kinds(table: Ints, costs: Floats) -> tuple[Ints, Ints]:
+    """Which stretches are equal: for stages s to t a row, and for each row one such s and t, by length."""
+    count = len(table)
+    reads_before = np.concatenate(([0], table[:-1, kernels.READS_AFTER]))
+    described = np.column_stack((table[:, : kernels.RERUN_COLUMNS], reads_before)).astype(np.float64)
+    _, stage_kind = np.unique(np.column_stack((described, costs)), axis=0, return_inverse=True)
+    stage_kind = stage_kind.reshape(-1).astype(np.int64)
+    kind = np.full((count, count), -1, dtype=np.int64)
+    found: list[Ints] = []
+    known = 0
+    now = np.zeros(count, dtype=np.int64)  # of the stretch of the length before, by its first stage
+    for length in range(1, count):
+        starts = np.arange(count - length)  # the last stage never runs again
+        key = now[: len(starts)] * (count + 1) + stage_kind[starts + length - 1]
+        _, sample, now = np.unique(key, return_index=True, return_inverse=True)
+        now = now.reshape(-1)
+        kind[starts, starts + length - 1] = known + now
+        found.append(np.column_stack((sample, sample + length - 1)))
+        known += len(sample)
+    return kind, np.concatenate((*found, np.empty((0, 2), dtype=np.int64)))

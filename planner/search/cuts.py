@@ -1,0 +1,307 @@
+"""Minimum cuts over one instant of the program: what to keep is priced per byte, and what is dropped runs again just in time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise, product
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from planner.analysis.certificate import certified_cost
+from planner.analysis.encode import BACKWARD, UPDATE, Flags, Ints
+from planner.analysis.instants import Instant, Storages, storages_of
+from planner.errors import PlannerError
+from planner.kernels.segments import recompute, threshold_cuts
+from planner.problem import Problem, Proposal
+from planner.search.recursive import recursive
+from planner.search.refine import Refinement
+from planner.search.trials import Candidate, Trials
+
+_CUTS: Final = 12  # over the price, for one set of checkpoints
+_FINER: Final = 12  # more of them, around the budget
+_MOST_CROSSING: Final = 16
+_STEEPNESS: Final = (0.0, 0.8, 0.95)  # of the bytes that count against a threshold, along the forward pass
+_THRESHOLDS: Final = 16  # sets of checkpoints tried for one kind of candidate
+_MOVES: Final = 400  # stretches exchanged between plans, and as many left out, at effort 1
+_ROWS: Final = 3_000_000  # and so many ops looked at, at most
+_RENEWALS: Final = 800  # peaks relieved anew from one plan, at effort 1
+_RENEWED_ROWS: Final = 250_000  # and so many ops looked at, at most
+_WORTH: Final = 1.05  # times the best cost: plans from which that is done
+_OTHERS: Final = 2
+_CLOSE: Final = 1e-5  # to the bound: not worth more search
+
+
+class _Plan(NamedTuple):
+    """A drop set that was judged."""
+
+    again: Flags
+    candidate: Candidate
+
+
+class _Vertex(NamedTuple):
+    """A vertex of the hull of (live bytes, cost): a cut, and the plan that drops what it runs again."""
+
+    live_bytes: int
+    cost: int
+    plan: _Plan
+
+
+def cuts(problem: Problem) -> Proposal:
+    """Keep what a minimum cut keeps at a price per byte, run the rest again just in time, and mix plans to meet the budget.
+
+    All cuts over the price are the lower hull of kept bytes and recomputed cost for plans that run an op at most twice. Where a long
+    stretch is dropped, its own values exceed the budget when it runs again: then checkpoints are kept in any case, as few as leave
+    no stretch of more than some bytes, for many such thresholds. Every plan is judged by its exact peak.
+
+    Raises:
+        InfeasibleBudget: nothing tried fits; carries the least peak seen, in bytes.
+    Source: ours; `papers/decisions/0006-cut-certificate.md`.
+    """
+    trials = Trials(problem, "cuts")
+    try:
+        if problem.budget is None or trials.best is None:
+            _Cuts(trials).run()
+    except KeyboardInterrupt:
+        trials.interrupted()
+    return trials.proposal()
+
+
+class _Cuts:
+    """Drop sets as candidate sequences, for one place where the program turns from making values to using them up."""
+
+    def __init__(self, trials: Trials) -> None:
+        self.trials = trials
+        self.evaluator = trials.evaluator
+        problem = trials.problem
+        self.storages = storages_of(problem.graph, problem.memory)
+        arrays = self.storages.arrays
+        rows = np.arange(len(arrays.cost))
+        turn = _turn(self.storages)
+        self.before = (rows < turn) & ~arrays.resident
+        self.after = rows >= turn
+        self.stuck = _touches_updated(self.storages)
+        self.plans: dict[Candidate, _Plan] = {}
+        self._none = np.full(len(rows), -1, dtype=np.int64)
+        self.keep_all = self.judged(np.zeros(len(rows), dtype=np.bool_))
+
+    def run(self) -> None:
+        """Every set of checkpoints; then what does not fit is relieved until it does, and the best is made cheaper."""
+        problem = self.trials.problem
+        bound = 0.0 if problem.budget is None else certified_cost(problem.graph, problem.memory, problem.budget).cost
+        for fixed in self._checkpoints():
+            if self.trials.stop() or self._done(bound):
+                return
+            self.sweep(fixed)
+        refinement = Refinement(self.trials)
+        if problem.budget is None:
+            self._lower(refinement)
+        else:
+            self._cheapen(refinement, problem.budget, bound)
+
+    def _lower(self, refinement: Refinement) -> None:
+        """Without a budget: from the plan of least peak, from keep-all and from the deepest recursion."""
+        assert self.trials.best is not None
+        refinement.enter(self.sequence(self.plans[self.trials.best].again))
+        refinement.lower([self.evaluator.keep_all, *self._nested()])
+
+    def _cheapen(self, refinement: Refinement, budget: int, bound: float) -> None:
+        """With one: exchange, relieve, leave out, again and again, until no plan can be much cheaper."""
+        effort = self.trials.problem.effort
+        moves = round(min(_MOVES, _ROWS / len(self.before)) * effort)
+        for _ in range(2):
+            if self.trials.best is not None:
+                for low in self._edge():
+                    if low.candidate.cost < self.trials.best.cost and not self._done(bound):
+                        self.mix(low, self.plans[self.trials.best])
+        self._exchange(moves)
+        if self.trials.best is not None:
+            refinement.enter(self.sequence(self.plans[self.trials.best].again))
+        starts = [self.sequence(plan.again) for plan in self._edge()]
+        fitted: list[Ints] = []
+        for start in starts if self.trials.best is not None else [*starts, *self._nested()]:
+            if self._done(bound):
+                return
+            limit = math.inf if self.trials.best is None else _WORTH * self.trials.best.cost
+            found = refinement.fit(start, budget, limit)
+            fitted += [] if found is None else [found]
+        renewals = round(min(_RENEWALS, _RENEWED_ROWS / len(self.before)) * effort)
+        cost = self.storages.arrays.cost
+        others = sorted(fitted, key=lambda sequence: float(cost[sequence].sum()))[:_OTHERS]
+        for turn in range(2 + len(others)):
+            if refinement.best is None or self._done(bound):
+                return
+            refinement.thin(moves)
+            refinement.renew(refinement.best if turn < 2 else others[turn - 2], renewals, self.trials.problem.seed + turn, bound)
+        refinement.thin(moves)
+
+    def _done(self, bound: float) -> bool:
+        """True if the best plan costs at most a hundred-thousandth more than any can."""
+        return self.trials.problem.budget is not None and self.trials.best is not None and self.trials.best.cost <= bound * (1 + _CLOSE)
+
+    def _nested(self) -> list[Ints]:
+        """What plans look like that run an op more often: the proposal of "recursive", fitting or not."""
+        problem = msgspec.structs.replace(self.trials.problem, budget=None)
+        try:
+            return [self.evaluator.sequence(recursive(problem).schedule)]
+        except PlannerError:
+            return []
+
+    def _checkpoints(self) -> Iterator[Flags]:
+        """Ops kept in any case: none; then, for each kind of candidate cut, as few as leave no stretch above a threshold.
+
+        The backward pass starts at the end of the forward one, where all that was kept is still live: stretches that end there have
+        less room. So bytes are also counted as more the later they are made.
+        """
+        nothing = np.zeros(len(self.before), dtype=np.bool_)
+        yield nothing
+        seen: set[bytes] = set()
+        for most_crossing, steepness in product((1, _MOST_CROSSING), _STEEPNESS):
+            part = self.evaluator.forward_part(most_crossing=most_crossing)
+            if part is None or not len(part.members):
+                continue
+            reached = np.cumsum(part.gap_bytes)
+            counted = (part.gap_bytes / (1 - steepness * reached / max(1, int(reached[-1]) + part.tail_bytes))).astype(np.int64)
+            for threshold in np.geomspace(max(1, int(counted.sum())), max(1, int(counted.min())), _THRESHOLDS).astype(np.int64).tolist():
+                chosen = np.empty(len(counted), dtype=np.int64)
+                count = threshold_cuts(counted, part.cut_bytes, threshold - 1, chosen)[0]
+                kept = nothing.copy()
+                for cut in chosen[:count].tolist():
+                    kept[list(part.members[cut])] = True
+                if kept.tobytes() not in seen:
+                    seen.add(kept.tobytes())
+                    yield kept
+
+    def sweep(self, fixed: Flags) -> None:
+        """The vertices of one hull, those around the budget too, and mixtures of neighbours on both sides of it."""
+        at_hand = np.zeros(len(self.storages.holder), dtype=np.bool_)
+        instant = Instant(self.storages, before=self.before, after=self.after, at_hand=at_hand, fixed=fixed | self.stuck)
+        if instant.needed_bytes == instant.fixed_bytes or self.keep_all is None:
+            return
+        last = self._vertex(instant, float(self.storages.most))
+        if last is None or last.live_bytes >= instant.needed_bytes:
+            return
+        hull = [_Vertex(instant.needed_bytes, 0, self.keep_all), last]
+        done: set[tuple[int, int]] = set()
+        for turn in range(_CUTS + _FINER):
+            gaps = [(low, high) for low, high in pairwise(hull) if (low.live_bytes, high.live_bytes) not in done]
+            if turn >= _CUTS:
+                gaps = [(low, high) for low, high in gaps if self._straddle(low.plan, high.plan)]
+            if not gaps or self.trials.stop():
+                break
+            low, high = max(gaps, key=lambda gap: gap[0].live_bytes - gap[1].live_bytes)
+            done.add((low.live_bytes, high.live_bytes))
+            price = (high.cost - low.cost) / (low.live_bytes - high.live_bytes)
+            between = self._vertex(instant, price)
+            if between is not None and high.live_bytes < between.live_bytes < low.live_bytes:
+                hull.insert(hull.index(high), between)
+        for low, high in pairwise(hull):
+            if self._straddle(low.plan, high.plan):
+                self.mix(low.plan, high.plan)
+
+    def _vertex(self, instant: Instant, price: float) -> _Vertex | None:
+        cut = instant.cut(price)
+        plan = self.judged(cut.again)
+        return None if plan is None else _Vertex(cut.live_bytes, cut.again_cost, plan)
+
+    def _straddle(self, low: _Plan, high: _Plan) -> bool:
+        """The cheaper one does not fit, the other does."""
+        return not self.trials.fits(low.candidate) and self.trials.fits(high.candidate) and low.candidate.cost < high.candidate.cost
+
+    def judged(self, again: Flags) -> _Plan | None:
+        """Peak and cost of the plan that drops what these ops make; None where it is illegal."""
+        again = self._with_views(again & self.before)
+        candidate = self.trials.evaluate(np.packbits(again).tobytes(), lambda: self.sequence(again))
+        if candidate is None:
+            return None
+        return self.plans.setdefault(candidate, _Plan(again, candidate))
+
+    def _with_views(self, again: Flags) -> Flags:
+        """Views of what is dropped are dropped too: they would hold its bytes."""
+        arrays, holder = self.storages.arrays, self.storages.holder
+        on = np.flatnonzero((holder >= 0) & (holder != np.arange(len(holder))))
+        makers = arrays.producer[on[again[arrays.producer[holder[on]]]]]
+        again = again.copy()
+        again[makers[self.before[makers] & arrays.recomputable[makers] & ~self.stuck[makers]]] = True
+        return again
+
+    def sequence(self, again: Flags) -> Ints:
+        """Op rows: each dropped value made again just before its first reader after the turn."""
+        keep_all = self.evaluator.keep_all
+        sequence = np.empty(len(keep_all) + int(again.sum()), dtype=np.int64)
+        length = recompute(self.storages.arrays, keep_all, again.astype(np.int64), self.before, self._none, sequence)
+        return sequence[:length]
+
+    def mix(self, low: _Plan, high: _Plan) -> None:
+        """One plan up to a row and the other after it, both ways round: as much of the cheaper one as fits."""
+        differ = np.flatnonzero(low.again != high.again)
+        for first in (False, True):
+            enough, too_many = 0, len(differ)
+            while too_many - enough > 1 and not self.trials.stop():
+                middle = (enough + too_many) // 2
+                mixed = self.judged(_with(high.again, low.again, differ[:middle] if first else differ[len(differ) - middle :]))
+                if mixed is not None and self.trials.fits(mixed.candidate):
+                    enough = middle
+                else:
+                    too_many = middle
+
+    def _exchange(self, most: int) -> None:
+        """Put stretches of cheaper plans, halves first, then ever shorter, into the best plan, while it fits."""
+        tried = 0
+        share = 1
+        while tried < most and self.trials.best is not None:
+            best = self.plans[self.trials.best]
+            edge = [plan for plan in self._edge() if plan.candidate.cost < best.candidate.cost]
+            longest = 0
+            for other in edge:
+                differ = np.flatnonzero(other.again != best.again)
+                longest = max(longest, len(differ))
+                length = max(1, len(differ) // (2 * share))
+                for start in range(0, len(differ), length):
+                    if tried >= most or self.trials.stop():
+                        return
+                    if other.candidate.cost >= best.candidate.cost:
+                        break
+                    tried += 1
+                    mixed = self.judged(_with(best.again, other.again, differ[start : start + length]))
+                    if mixed is not None and self.trials.best == mixed.candidate:
+                        best = mixed
+            if 2 * share > max(1, longest):
+                return
+            share *= 2
+
+    def _edge(self) -> list[_Plan]:
+        """The plans above the budget that no other is both cheaper and smaller than; few."""
+        above = sorted(plan.candidate for plan in self.plans.values() if not self.trials.fits(plan.candidate))
+        edge: list[_Plan] = []
+        for candidate in above:
+            if not edge or candidate.cost < edge[-1].candidate.cost:
+                edge.append(self.plans[candidate])
+        return [*edge[:: max(1, len(edge) // 6)], edge[-1]] if edge else []
+
+
+def _with(base: Flags, other: Flags, rows: Ints) -> Flags:
+    """A drop set with the choices of another at some rows."""
+    mixed: Flags = base.copy()
+    mixed[rows] = other[rows]
+    return mixed
+
+
+def _turn(storages: Storages) -> int:
+    """The row at which the program turns: its first backward op."""
+    backward = np.flatnonzero(storages.arrays.phase == BACKWARD)
+    return int(backward[0]) if len(backward) else len(storages.arrays.phase)
+
+
+def _touches_updated(storages: Storages) -> Flags:
+    """Ops that read or make a storage which an op before the update phase updates: its old versions are gone later."""
+    arrays = storages.arrays
+    updated = np.zeros(len(arrays.root), dtype=np.bool_)
+    updated[arrays.root[arrays.is_update & (arrays.phase[arrays.producer] != UPDATE)]] = True
+    touched = np.zeros(len(arrays.phase), dtype=np.bool_)
+    touched[arrays.producer[updated[arrays.root]]] = True
+    readers = np.repeat(np.arange(len(arrays.phase)), np.diff(arrays.read_ptr))
+    touched[readers[updated[arrays.root[arrays.read_value]]]] = True
+    return touched

@@ -1,0 +1,57 @@
+"""What no plan can go below, proven without any plan: the same numbers for the report that states them and for who checks it."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from planner.analysis.bounds import peak_lower_bound
+from planner.analysis.certificate import certified_cost
+from planner.analysis.liveness import evaluator_of
+from planner.graph import Graph
+from planner.memory import MemoryModel
+from planner.problem import Problem
+from planner.search.enumeration import applies, optimum
+
+
+class LowerBounds(NamedTuple):
+    """Of all plans at a budget, in any order.
+
+    Args:
+        peak_bytes: the largest working set, or of a few ops the least peak there is.
+        cost: within the budget; infinite where nothing fits.
+    """
+
+    peak_bytes: int
+    cost: float
+
+
+def lower_bounds(graph: Graph, memory: MemoryModel, budget: int | None, *, plan_cost: float, effort: float = 1.0) -> LowerBounds:
+    """Bounds on peak and cost: of at most nine plain ops the optimum itself, else by working sets and minimum cuts.
+
+    Args:
+        budget: most live bytes, the reserve taken off; None: the least peak is asked for.
+        plan_cost: of the plan in question; where that is one run of each op, there is nothing more to prove.
+        effort: work of the cuts, relative to the default.
+
+    >>> from planner import lower, zoo
+    >>> lower_bounds(lower(zoo.chain(4, reads=("in",))), MemoryModel(), 3, plan_cost=13.0)
+    LowerBounds(peak_bytes=3, cost=12.0)
+    """
+    evaluator = evaluator_of(graph, memory)
+    once = evaluator.evaluate(evaluator.keep_all)
+    assert once is not None
+    peak_bytes, one_run = once
+    least_peak = peak_lower_bound(graph, memory).nbytes
+    if budget is None:
+        if peak_bytes > least_peak and applies(graph):
+            found = optimum(Problem(graph, None, memory))
+            assert found is not None
+            least_peak = found.peak_bytes
+        return LowerBounds(least_peak, one_run)
+    if plan_cost <= one_run or peak_bytes <= budget:
+        return LowerBounds(least_peak, one_run)
+    if applies(graph):
+        found = optimum(Problem(graph, budget, memory))
+        return LowerBounds(least_peak, math.inf if found is None else found.cost)
+    return LowerBounds(least_peak, certified_cost(graph, memory, budget, effort=effort).cost)

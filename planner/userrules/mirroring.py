@@ -1,0 +1,53 @@
+"""Sequences of ops that keep nothing of some ops for the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from planner.analysis.encode import Flags, Ints
+from planner.analysis.liveness import Evaluator
+from planner.kernels.mirror import mirror, read_runs
+from planner.userrules.obedience import forward_ops
+
+
+class Mirror:
+    """Makes sequences of ops obey, for any set of ops of which nothing may wait.
+
+    Args:
+        evaluator: of the program.
+    """
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self.evaluator = evaluator
+        self.forward = forward_ops(evaluator.graph)
+        self._in_forward = self._flags(self.forward)
+
+    def _flags(self, names: Iterable[str]) -> Flags:
+        flags = np.zeros(len(self.evaluator.encoded.op_names), dtype=np.bool_)
+        flags[[self.evaluator.encoded.op_index[name] for name in names]] = True
+        return flags
+
+    def obeyed(self, sequence: Ints, again: frozenset[str]) -> Ints:
+        """The sequence with further runs where a rule is broken, and without reruns that nothing reads; itself if it obeys."""
+        arrays = self.evaluator.encoded.arrays
+        marked = self._flags(again)
+        result = np.empty(len(sequence) + len(again) + 1, dtype=np.int64)
+        length = mirror(arrays, sequence, marked, self._in_forward, result)
+        if length > len(result):
+            result = np.empty(length, dtype=np.int64)
+            mirror(arrays, sequence, marked, self._in_forward, result)
+        keep = np.empty(length, dtype=np.bool_)
+        read_runs(arrays, result[:length], np.empty(len(arrays.producer), np.bool_), np.empty(len(marked), np.int64), keep)
+        return result[:length][keep]
+
+    def forced(self, again: Iterable[str]) -> list[str]:
+        """Ops that every plan runs again: something outside the forward part reads them, or a further run of another does."""
+        graph = self.evaluator.graph
+        wanted: set[str] = set()
+        marked = set(again)
+        for op in reversed(graph.ops):
+            if op.name in wanted or (op.name not in self.forward and not op.resident):
+                wanted.update(name for name in (graph.producer[value].name for value in op.reads) if name in marked)
+        return [op.name for op in graph.ops if op.name in wanted]

@@ -1,0 +1,191 @@
+"""From patterns to rules: which ops they reach on a graph, which of these cannot obey and why, and what each rule does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from planner.analysis.liveness import evaluator_of
+from planner.errors import PlannerError, ScheduleError
+from planner.graph import Graph, Op
+from planner.memory import MemoryModel
+from planner.report import Ruling
+from planner.simulator import simulate
+from planner.userrules.mirroring import Mirror
+from planner.userrules.patterns import PRESETS, matching
+from planner.userrules.presets import full, selective
+from planner.userrules.rules import Rules
+
+_SHOWN: Final = 3  # exceptions named in a report
+
+
+def rules_of(graph: Graph, memory: MemoryModel, save: Sequence[str], recompute: Sequence[str]) -> Rules | None:
+    """Rules on a graph; None where there are none.
+
+    A `save` pattern wins over a `recompute` pattern, and both win over a preset. Which ops a pattern names without effect, and why, is
+    in its ruling; a pattern of which nothing is left is an error.
+
+    Args:
+        save, recompute: as `rule_list` returns them.
+    Raises:
+        PlannerError: a pattern that names no op, or none that can obey.
+    """
+    if not save and not recompute:
+        return None
+    return _Resolution(graph, memory, save, recompute).rules()
+
+
+class _Resolution:
+    """From patterns to rules."""
+
+    def __init__(self, graph: Graph, memory: MemoryModel, save: Sequence[str], recompute: Sequence[str]) -> None:
+        self.graph, self.memory, self.save, self.recompute = graph, memory, save, recompute
+        self.evaluator = evaluator_of(graph, memory)
+        self.mirror = Mirror(self.evaluator)
+        preset = next((rule for rule in recompute if rule in PRESETS), None)
+        named = {rule: matching(graph, rule, option="recompute") for rule in recompute if rule != preset}
+        self.saves = {rule: matching(graph, rule, option="save") for rule in save}
+        self.saved_by = {name: rule for rule, names in reversed(self.saves.items()) for name in names}
+        self.wished = {rule: self._forward_of(rule, names) for rule, names in named.items()}
+        explicit = {name for names in self.wished.values() for name in names}
+        if preset is not None:
+            self.wished[preset] = self._preset(preset, explicit)
+        if preset == "none":
+            rest = (op.name for op in graph.ops if not op.resident and op.name not in explicit)
+            self.saved_by.update((name, "none") for name in rest if name not in self.saved_by)
+        self.reasons: dict[str, str] = {}
+
+    def _forward_of(self, rule: str, names: tuple[str, ...]) -> tuple[str, ...]:
+        if not self.mirror.forward:
+            raise PlannerError(f"recompute: {rule!r} needs to know where the backward pass begins; give its ops phase='backward'")
+        found = tuple(name for name in names if name in self.mirror.forward)
+        if not found:
+            raise PlannerError(f"recompute: {rule!r} names no op of the forward pass; {names[0]!r} is of another")
+        return found
+
+    def _preset(self, preset: str, explicit: set[str]) -> tuple[str, ...]:
+        if preset == "none":
+            return ()
+        if not self.mirror.forward:
+            raise PlannerError(f"recompute: preset {preset!r} needs a graph with a backward pass")
+        found = selective(self.graph) if preset == "selective" else full(self.evaluator)
+        able = self._unable()
+        return tuple(n for n in found if n in self.mirror.forward and able(self.graph.op_named[n]) is None and n not in self.saved_by)
+
+    def rules(self) -> Rules:
+        """The rules, and what came of each."""
+        again = self._settled(name for names in self.wished.values() for name in names)
+        reasons = dict(self.reasons)
+        rulings = [self._saving("save", rule, names) for rule, names in self.saves.items()]
+        for rule in self.recompute:
+            if rule == "none":
+                once = tuple(name for name, why in self.saved_by.items() if why == "none")
+                rulings.append(self._saving("recompute", rule, once))
+                continue
+            names = self.wished[rule]
+            unable = [(name, reasons[name]) for name in names if name not in again]
+            if len(unable) == len(names):
+                why = f"{unable[0][0]!r}: {unable[0][1]}" if unable else "nothing that can run again is left"
+                raise PlannerError(f"recompute: {rule!r} cannot be kept for any op ({why}); leave it out")
+            rulings.append(self._recomputing(rule, self._settled(name for name in names if name in again), unable))
+        return Rules(
+            self.graph, self.memory, save=self.save, recompute=self.recompute, saved=frozenset(self.saved_by), again=again,
+            rulings=tuple(rulings),
+        )  # fmt: skip
+
+    def _settled(self, names: Iterable[str]) -> frozenset[str]:
+        """Of some ops, those that can obey, and the views of what they make; why the others cannot goes into `reasons`."""
+        able = self._unable()
+        self.reasons = {}
+        again: set[str] = set()
+        for name in names:
+            why = able(self.graph.op_named[name])
+            if why is None:
+                again.add(name)
+            else:
+                self.reasons[name] = why
+        while True:
+            self._with_views(again, able)
+            sequence = self.mirror.obeyed(self.evaluator.keep_all, frozenset(again))
+            if self.evaluator.evaluate(sequence) is not None:
+                return frozenset(again)
+            try:
+                simulate(self.graph, self.evaluator.schedule(sequence), memory=self.memory)
+                raise AssertionError("the judge and the kernels disagree")
+            except ScheduleError as error:
+                if error.op not in again:
+                    raise
+                again.discard(error.op)
+                self.reasons[error.op] = "what it reads is overwritten before the backward pass needs it"
+
+    def _unable(self) -> Callable[[Op], str | None]:
+        """Why an op cannot run again, as a function."""
+        graph = self.graph
+        root = graph.storage_root
+        updated = {root[op.reads[i]] for op in graph.ops if op.phase != "update" for i, _ in op.updates}
+
+        def why(op: Op) -> str | None:
+            if op.name in self.saved_by:
+                return f"saved by {self.saved_by[op.name]!r}"
+            if not op.recomputable:
+                return "may run only once"
+            if not op.outputs:
+                return "makes no value"
+            if any(root[value] in updated for value in (*op.reads, *(t.name for t in op.outputs))):
+                return "reads or makes a value that is updated in place"
+            return None
+
+        return why
+
+    def _with_views(self, again: set[str], able: Callable[[Op], str | None]) -> None:
+        """Forward views of what is made again are made again too; a view that cannot be, and is wanted later, holds what it views."""
+        graph, forward = self.graph, self.mirror.forward
+        wanted = {value for op in graph.ops if op.name not in forward for value in op.reads}
+        views = [op for op in graph.ops if op.view and op.name in forward]
+        makers: dict[str, set[str]] = {}
+        for op in graph.ops if views else ():
+            for tensor in op.outputs:
+                makers.setdefault(graph.storage_root[tensor.name], set()).add(op.name)
+        changed = True
+        while changed:
+            changed = False
+            for op in views:
+                bases = set().union(*(makers[graph.storage_root[op.reads[i]]] for i, _, _ in op.view)) & again
+                if op.name in again or not any(graph.producer[op.reads[i]].name in bases for i, _, _ in op.view):
+                    continue
+                why = self.reasons.get(op.name) or able(op)
+                if why is None:
+                    again.add(op.name)
+                    changed = True
+                elif any(t.output or t.name in wanted for t in op.outputs):
+                    again -= bases
+                    self.reasons.update((base, f"its bytes are held by its view {op.name!r}: {why}") for base in bases)
+                    self.reasons[op.name] = why
+                    changed = True
+
+    # ---- what came of a rule
+
+    def _saving(self, kind: str, rule: str, names: tuple[str, ...]) -> Ruling:
+        return Ruling("save" if kind == "save" else "recompute", rule, len(names), nbytes=self._read_bytes(names))
+
+    def _recomputing(self, rule: str, own: frozenset[str], unable: list[tuple[str, str]]) -> Ruling:
+        """The rule by itself, in program order."""
+        forced = self.mirror.forced(own)
+        alone = self.evaluator.evaluate(self.mirror.obeyed(self.evaluator.keep_all, own))
+        kept = self.evaluator.evaluate(self.evaluator.keep_all)
+        assert alone is not None
+        assert kept is not None
+        extra = math.fsum(self.graph.op_named[name].cost for name in forced)
+        return Ruling(
+            "recompute", rule, len(own), run_again=len(forced), nbytes=self._read_bytes(own),
+            overhead=extra / kept[1] if kept[1] else 0.0, peak_change_bytes=alone[0] - kept[0],
+            exceptions=tuple(unable[:_SHOWN]), excepted=len(unable),
+        )  # fmt: skip
+
+    def _read_bytes(self, names: Iterable[str]) -> int:
+        """Bytes of these ops' storages that something outside the forward part reads."""
+        graph, forward = self.graph, self.mirror.forward
+        makers = set(names)
+        read = {graph.storage_root[value] for op in graph.ops if forward and op.name not in forward for value in op.reads}
+        return sum(self.memory.round_up(graph.tensors[root].nbytes) for root in read if graph.producer[root].name in makers & forward)

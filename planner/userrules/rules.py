@@ -1,0 +1,197 @@
+"""Rules on one graph: the graph that a search sees for them, and what it proposes, made obedient."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from planner.analysis.encode import Ints
+from planner.analysis.liveness import evaluator_of
+from planner.errors import InfeasibleBudget, TimeLimit
+from planner.graph import Graph, Op
+from planner.memory import MemoryModel
+from planner.problem import Problem, Proposal, Strategy, Watch
+from planner.report import Ruling
+from planner.schedule import Schedule
+from planner.userrules.mirroring import Mirror
+from planner.userrules.obedience import check_obeyed
+
+_TWIN: Final = " again"
+
+
+class Rules:
+    """What must stay and what must be computed again, on one graph.
+
+    A search knows of no rules: it is given a graph in which they hold (`search_graph`), and what it proposes there is put back onto the
+    program (`ask`).
+
+    Args:
+        graph, memory: the program, and how its bytes are counted.
+        save, recompute: the patterns.
+        saved: ops that run once.
+        again: ops of which nothing waits for the backward pass: what it reads of them is made after the forward part has run, and what
+            the forward part read is freed before. This is the original's mirror attribute, set by the user.
+        rulings: what came of each rule.
+    Source: Chen et al. 2016, Alg. 2 and section 4.1 (m(v) set by the user). Ours differs: the rules bind every search, views of a value
+        that is made again are made again with it, and values that the original cannot drop are named.
+    """
+
+    def __init__(
+        self, graph: Graph, memory: MemoryModel, *, save: Sequence[str], recompute: Sequence[str], saved: frozenset[str],
+        again: frozenset[str], rulings: tuple[Ruling, ...],
+    ) -> None:  # fmt: skip
+        self.graph, self.memory, self.save, self.recompute = graph, memory, tuple(save), tuple(recompute)
+        self.saved, self.again, self.rulings = saved, again, rulings
+        self._mirror = Mirror(evaluator_of(graph, memory))
+
+    @cached_property
+    def base(self) -> Schedule:
+        """The cheapest schedule that obeys: program order, every op once, and again what must be."""
+        return self._mirror.evaluator.schedule(self._base)
+
+    @cached_property
+    def _base(self) -> Ints:
+        return self._mirror.obeyed(self._mirror.evaluator.keep_all, self.again)
+
+    @cached_property
+    def cost_lower_bound(self) -> float:
+        """One run of each op, and one more of each that must run again in any plan that obeys."""
+        costs = {op.name: op.cost for op in self.graph.ops if not op.resident}
+        return math.fsum([*costs.values(), *(costs[name] for name in self._mirror.forced(self.again))])
+
+    @cached_property
+    def _kept_graph(self) -> Graph:
+        """The program with saved ops run at most once."""
+        return Graph([self._once(op) for op in self.graph.ops], name=self.graph.name) if self.saved else self.graph
+
+    @cached_property
+    def search_graph(self) -> Graph:
+        """The program as a search is to see it: saved ops run at most once, and each further run of `base` is an op of its own, which
+        what comes after it reads."""
+        return Graph(self._unrolled(), name=self.graph.name) if self.again else self._kept_graph
+
+    def _once(self, op: Op) -> Op:
+        return msgspec.structs.replace(op, recomputable=False) if op.name in self.saved else op
+
+    def _unrolled(self) -> list[Op]:
+        """Ops of `base`, one for each of its runs."""
+        names = self._mirror.evaluator.encoded.op_names
+        taken = {*self.graph.op_named, *self.graph.tensors}
+        left = np.bincount(self._base, minlength=len(names)).tolist()
+        current: dict[str, str] = {}
+        unrolled = [op for op in self.graph.ops if op.resident]
+        seen: set[str] = set()
+        before = edge = ""
+        for row in self._base.tolist():
+            op = self.graph.op_named[names[row]]
+            left[row] -= 1
+            twin = op.name in seen
+            suffix = _free_suffix(op, taken) if twin else ""
+            taken.update([op.name + suffix, *(t.name + suffix for t in op.outputs)])
+            outputs = tuple(msgspec.structs.replace(t, name=t.name + suffix, output=t.output and not left[row]) for t in op.outputs)
+            made = msgspec.structs.replace(op, outputs=outputs, reads=tuple(current.get(value, value) for value in op.reads))
+            if twin:  # not before the pass it is made for
+                after = tuple(dict.fromkeys((op.name, before, edge)))
+                unrolled.append(msgspec.structs.replace(made, name=op.name + suffix, after=after, phase="backward", stage=None))
+            else:
+                unrolled.append(self._once(made))
+                before = op.name
+                edge = op.name if op.name in self._mirror.forward else edge
+            seen.add(op.name)
+            current.update((t.name, newest.name) for t, newest in zip(op.outputs, outputs, strict=True))
+        return unrolled
+
+    @cached_property
+    def _origins(self) -> tuple[Ints, frozenset[int]]:
+        """For each op row of the search graph, its row in the program; and the rows of further runs."""
+        rows = self._mirror.evaluator.encoded.op_index
+        twins: set[int] = set()
+        origin = []
+        for place, op in enumerate(self.search_graph.ops):
+            if op.name in rows:
+                origin.append(rows[op.name])
+            else:
+                twins.add(place)
+                origin.append(rows[_twin_of(op)])
+        return np.array(origin, dtype=np.int64), frozenset(twins)
+
+    def ask(self, strategy: Strategy, problem: Problem) -> Proposal:
+        """What a strategy proposes, on the program, and obedient; its bounds are those of another graph, and go.
+
+        Where something is to run again it is asked twice: about the search graph, and about the program as it is, which is the simpler
+        one where whole stretches are made again. A further run in the search graph is not needed where the search runs the op again by
+        itself. All these forms, and `base`, are made to obey and evaluated; the cheapest within the budget counts, else the one of
+        least peak.
+
+        Raises:
+            InfeasibleBudget, TimeLimit: neither time was anything proposed.
+        """
+        if not self.again:
+            proposal = strategy(problem)
+            return Proposal(proposal.schedule, cut_short=proposal.cut_short)
+        candidates, cut_short = self._candidates(strategy, problem)
+        ranked = []
+        for place, sequence in enumerate((*candidates, self._base)):
+            obeyed = self._mirror.obeyed(sequence, self.again)
+            outcome = self._mirror.evaluator.evaluate(obeyed)
+            if outcome is not None:
+                fits = problem.budget is not None and outcome[0] <= problem.budget
+                ranked.append((not fits, *(outcome[::-1] if fits else outcome), place, obeyed))
+        best = min(ranked, key=lambda row: row[:4])[4]
+        return Proposal(self._mirror.evaluator.schedule(best), cut_short=cut_short)
+
+    def _candidates(self, strategy: Strategy, problem: Problem) -> tuple[list[Ints], bool]:
+        """Op rows of all that was proposed, not yet obedient; and whether a search was cut short."""
+        found: list[Ints] = []
+        failures: list[InfeasibleBudget | TimeLimit] = []
+        cut_short = False
+        for graph in (self.search_graph, self._kept_graph):
+            try:
+                watch = problem.watch if graph is self.search_graph else _counting(problem.watch)
+                proposal = strategy(msgspec.structs.replace(problem, graph=graph, watch=watch))
+            except (InfeasibleBudget, TimeLimit) as failure:
+                failures.append(failure)
+                cut_short = isinstance(failure, TimeLimit)
+            except KeyboardInterrupt:
+                if not found:
+                    raise
+                cut_short = True
+            else:
+                cut_short = proposal.cut_short
+                rows = evaluator_of(graph, self.memory).sequence(proposal.schedule)
+                if graph is self.search_graph:
+                    origin, twins = self._origins
+                    found += [origin[rows], origin[rows[~np.isin(rows, list(twins))]]]
+                else:
+                    found.append(rows)
+            if cut_short:
+                break
+        if not found:
+            raise max(failures, key=lambda failure: isinstance(failure, TimeLimit))
+        return found, cut_short
+
+    def check(self, schedule: Schedule) -> None:
+        """See `obedience.check_obeyed`."""
+        check_obeyed(self.graph, schedule, saved=self.saved, again=self.again)
+
+
+def _counting(watch: Watch | None) -> Watch | None:
+    """For plans that may break the rules: they are counted, and none is the best."""
+    return None if watch is None else lambda strategy, peak_bytes, cost, fits: watch(strategy, peak_bytes, cost, False)
+
+
+def _free_suffix(op: Op, taken: set[str]) -> str:
+    suffix = _TWIN
+    while op.name + suffix in taken or any(t.name + suffix in taken for t in op.outputs):
+        suffix += "'"
+    return suffix
+
+
+def _twin_of(op: Op) -> str:
+    """The op that a further run is of: the first it comes after."""
+    return op.after[0]
