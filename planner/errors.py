@@ -69,7 +69,7 @@ class InfeasibleBudget(PlannerError):
         minimum: least arena + reserve reached with the same arguments, in bytes; `optimize(budget=minimum)` succeeds.
             None where a strategy reached nothing.
         peak_lower_bound: bytes no plan can go below, reserve included.
-        proven: True when `budget < peak_lower_bound`, so that no planner can do better.
+        proven: no planner can do better: `budget < peak_lower_bound`, or minimum cuts or the enumeration of all plans say so.
         binding_op: the op that needs `peak_lower_bound` by itself, or None when the end of the program does.
         live: values that must be live there.
         phase: "update" if the optimizer step alone exceeds the budget, "loss" if the loss tail alone does, so that recomputation cannot

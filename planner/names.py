@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 from planner.errors import PlannerError
 
-STRATEGIES: Final = ("auto", "chen-budget", "chen-sqrt", "recursive", "memonger", "binomial", "chain", "cuts", "retention")
+STRATEGIES: Final = ("auto", "chen-budget", "chen-sqrt", "recursive", "memonger", "binomial", "chain", "cuts", "retention", "exact")
 ALLOCATORS: Final = ("auto", "first-fit", "best-fit", "exact", "nnvm")
 
 Named = TypeVar("Named")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 
@@ -185,12 +186,17 @@ class Work:
             self.graph, self.memory, budget=budget_bytes, minimum=minimum, found_by=name,
             live_fit=reached if reached <= allowed else None,
             shortfall=shortfall(*runs, allowed=allowed, reached_bytes=reached, packing_bytes=packing_bytes),
+            impossible=reached > allowed and self.nothing_fits(allowed, effort=problem.effort),
         )  # fmt: skip
         if self.rules is not None:
             why, _, remedy = str(error).partition("\n")
             kept = ", ".join(f"{ruling.kind} {ruling.pattern!r}" for ruling in self.rules.rulings)
             error.args = (f"{why} Within the rules, that is: {kept}.\n{remedy}",)
         raise error
+
+    def nothing_fits(self, allowed: int, *, effort: float) -> bool:
+        """True if it is proven that no plan's live bytes fit."""
+        return lower_bounds(self.graph, self.memory, allowed, plan_cost=math.inf, effort=effort).cost == math.inf
 
     def _tell(self, name: str, solution: Solution, *, fits: bool) -> None:
         if self.watcher is not None:

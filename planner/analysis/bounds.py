@@ -96,7 +96,7 @@ def _fresh_bytes(graph: Graph, memory: MemoryModel, op: Op) -> int:
 
 def infeasible(
     graph: Graph, memory: MemoryModel, *, budget: int, minimum: int | None, found_by: str, live_fit: int | None = None,
-    shortfall: Shortfall | None = None,
+    shortfall: Shortfall | None = None, impossible: bool = False,
 ) -> InfeasibleBudget:  # fmt: skip
     """The error that says no plan fits, why, and what would.
 
@@ -106,10 +106,11 @@ def infeasible(
         found_by: the strategy that reached it.
         live_fit: peak of a plan whose live bytes fit while its arena does not, or None.
         shortfall: what recomputation cannot mend, and what would.
+        impossible: it is proven that no plan fits, be the budget above the bound or not.
     """
     bound = peak_lower_bound(graph, memory)
     floor = bound.nbytes + memory.reserve
-    proven = budget < floor
+    proven = impossible or budget < floor
     scope = "" if memory.scope == "total" else f" in scope {memory.scope!r}"
     what = "the outputs at the end need" if bound.op is None else f"op {bound.op!r} alone needs"
     needs = f"{what} {format_bytes(floor)} ({_breakdown(graph, memory, bound)})"
@@ -118,8 +119,10 @@ def infeasible(
         why = _alone(shortfall, memory, needs, same=shortfall.op == bound.op)
         subject = "no plan" if proven else f"no plan of {found_by!r}"
         message = f"{subject} fits {asked}: recomputation cannot help, for {why}."
-    elif proven:
+    elif budget < floor:
         message = f"no plan fits {asked}: {needs}."
+    elif impossible:
+        message = f"no plan fits {asked}: that is proven, whatever is computed again and in any order, though {needs}."
     else:
         message = f"no plan of {found_by!r} fits {asked}; no plan at all goes below {_exactly(floor)}: {needs}."
     if live_fit is not None:

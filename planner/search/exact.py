@@ -1,0 +1,243 @@
+"""Proven optimum: every schedule of a small graph; of a larger one, the best plan of the other searches and a bound that may meet it."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Final
+
+import msgspec
+
+from planner.analysis.bounds import peak_lower_bound
+from planner.analysis.certificate import certified_cost
+from planner.analysis.encode import Ints
+from planner.errors import InfeasibleBudget, TimeLimit
+from planner.graph import Graph
+from planner.problem import Problem, Proposal
+from planner.schedule import Schedule
+from planner.search.cuts import cuts
+from planner.search.machine import compile_program
+from planner.search.mip import MOST_ENTRIES, Solved, Stages
+from planner.search.retention import retention
+from planner.search.shortest import MOST_STATES, Answer, cheapest_schedule, least_peak_schedule
+from planner.search.trials import Trials
+from planner.units import format_bytes
+
+_SMALL: Final = 20  # ops; a state of more takes longer, so fewer are looked at
+_AT_ONCE: Final = 0.25  # of the states, before other searches are asked
+
+
+def exact(problem: Problem, *, claims: bool = True) -> Proposal:
+    """Prove the least cost at the budget, or without one the least peak; where that is too much, say how far from it the plan may be.
+
+    In turn: all schedules by the cost of what they run again (`shortest`), for graphs of up to about twenty ops; the plans of "cuts" and
+    "retention" against the certificate of `certified_cost`; all schedules that are cheaper; and where the order is pinned, or each op has
+    to follow the one before anyway, a mixed-integer program that no schedule in that order goes below (`mip`), with HiGHS. Every bound
+    counts any number of runs, and any order unless it is pinned.
+
+    Args:
+        claims: False withholds bounds and what they prove: only the plan is proposed.
+    Raises:
+        InfeasibleBudget: nothing fits. `proven` where that is certain, `minimum` then being the least peak there is.
+        TimeLimit: the deadline passed before anything that fits was found.
+        PlannerError: the mixed-integer program is needed, and highspy is not installed.
+    Source: Jain et al. 2020, *Checkmate*, and Bartan et al. 2023, *MOCCASIN*, for the stages and what they prove; `papers/jain2020`.
+    """
+    search = _Search(problem)
+    try:
+        search.run()
+    except KeyboardInterrupt:
+        if search.schedule is None:
+            raise
+        search.cut_short = True
+    return search.proposal(claims=claims)
+
+
+class _Search:
+    """One problem: the best plan so far, and the best bound."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.trials = Trials(problem, "exact")
+        self.evaluator = self.trials.evaluator
+        self.pinned = problem.order == "pinned" or _one_order(problem.graph)
+        self.ops = len(self.evaluator.keep_all)
+        self.states = max(1, round(MOST_STATES * problem.effort * _SMALL / max(_SMALL, self.ops)))
+        self.one_run = float(sum(self.evaluator.encoded.arrays.cost[self.evaluator.keep_all].tolist()))
+        self.schedule: Schedule | None = None
+        self.peak_bytes, self.cost = 0, math.inf
+        self.least: int | None = None  # peak bytes of any plan seen
+        self.cost_bound, self.peak_bound = 0.0, peak_lower_bound(problem.graph, problem.memory).nbytes
+        self.nothing_fits = False
+        self.cut_short = False
+        self.keep(self.evaluator.schedule(self.evaluator.keep_all))
+
+    def run(self) -> None:
+        """Until plan and bound meet, or nothing is left to try."""
+        if self.problem.budget is None:
+            self.lower()
+        elif not self.done:
+            self.cheapen(self.problem.budget)
+
+    @property
+    def done(self) -> bool:
+        """True if no plan can be better, or there is none."""
+        if self.nothing_fits:
+            return True
+        if self.schedule is None:
+            return False
+        return self.peak_bytes <= self.peak_bound if self.problem.budget is None else self.cost <= max(self.one_run, self.cost_bound)
+
+    # ---- a budget
+
+    def cheapen(self, budget: int) -> None:
+        """Least cost."""
+        if self.ops <= _SMALL:
+            self.every_schedule(budget, round(self.states * _AT_ONCE))
+        if not self.done and not self.stop():
+            self.ask_others()
+        if not self.done and not self.stop():
+            self.bound(certified_cost(self.problem.graph, self.problem.memory, budget).cost)
+        if not self.done and not self.stop():
+            self.every_schedule(budget, self.states)
+        if self.pinned and not self.done and not self.stop():
+            self.stages(budget)
+
+    def every_schedule(self, budget: int, states: int) -> None:
+        """Those that are cheaper than the best plan, in order."""
+        self.enter(cheapest_schedule(
+            self.problem.graph, self.problem.memory, budget, pinned=self.pinned, known_cost=self.cost, at_least=self.cost_bound,
+            most_states=states, stop=self.stop,
+        ))  # fmt: skip
+
+    def enter(self, answer: Answer) -> None:
+        """What a search of all schedules found."""
+        if answer.schedule is not None:
+            self.keep(answer.schedule)
+        self.bound(self.cost if answer.proven and self.schedule is not None else answer.bound)
+
+    def bound(self, cost: float) -> None:
+        """No plan costs less than this; infinite: none fits."""
+        self.cost_bound = max(self.cost_bound, cost)
+        self.nothing_fits = self.cost_bound == math.inf
+
+    def ask_others(self) -> None:
+        """The plans of "cuts", and of "retention" that starts from them."""
+        for strategy in (cuts, retention):
+            if self.done or self.stop():
+                return
+            try:
+                proposal = strategy(self.problem)
+            except InfeasibleBudget as failure:
+                if failure.minimum is not None:
+                    self.least = min(failure.minimum - self.problem.memory.reserve, self.least or 2**63)
+            except TimeLimit:
+                self.cut_short = True
+            else:
+                self.cut_short = self.cut_short or proposal.cut_short
+                self.keep(proposal.schedule)
+
+    def stages(self, budget: int) -> None:
+        """The mixed-integer program, from the best plan; where names share storages it would not be a bound."""
+        graph, memory = self.problem.graph, self.problem.memory
+        if not compile_program(graph, memory, pinned=True).plain:
+            return
+        program = Stages(graph, memory, budget)
+        if program.entries > MOST_ENTRIES * self.problem.effort:
+            return
+        start = None if self.schedule is None else self.evaluator.sequence(self.schedule)
+        solved: Solved = program.solve(start, effort=self.problem.effort, seed=self.problem.seed, deadline=self.problem.deadline)
+        if solved.sequence is not None:
+            self.keep(self.evaluator.schedule(solved.sequence))
+        self.bound(self.one_run + solved.extra_cost)
+        self.stop()
+
+    # ---- no budget
+
+    def lower(self) -> None:
+        """Least peak, and of the plans that reach it the cheapest."""
+        graph, memory = self.problem.graph, self.problem.memory
+        if self.ops > _SMALL:
+            self.ask_others()
+            if self.done or self.stop():
+                return
+        assert self.schedule is not None
+        answer = least_peak_schedule(
+            graph, memory, most_bytes=self.peak_bytes, pinned=self.pinned, most_states=self.states, stop=self.stop
+        )
+        if answer.schedule is not None:
+            self.keep(answer.schedule)
+        self.peak_bound = max(self.peak_bound, int(answer.bound))
+        if not answer.proven and self.ops <= _SMALL:
+            self.ask_others()
+
+    # ---- the ledger
+
+    def stop(self) -> bool:
+        """True, and noted, once the deadline has passed."""
+        self.cut_short = self.cut_short or self.problem.out_of_time
+        return self.cut_short
+
+    def keep(self, schedule: Schedule) -> None:
+        """Judge a plan, with canonical frees where they take no more; remember it if it is the best."""
+        sequence: Ints = self.evaluator.sequence(schedule)
+        liveness = self.evaluator.liveness(schedule)
+        peak_bytes, cost = liveness.peak_bytes, math.fsum(self.evaluator.encoded.arrays.cost[sequence].tolist())
+        canonical = self.trials.evaluate(sequence.tobytes(), lambda: sequence)
+        if canonical is not None and canonical.peak_bytes <= peak_bytes:
+            peak_bytes, schedule = canonical.peak_bytes, self.evaluator.schedule(sequence)
+        self.least = peak_bytes if self.least is None else min(self.least, peak_bytes)
+        budget = self.problem.budget
+        if budget is not None and peak_bytes > budget:
+            return
+        new, old = ((cost, peak_bytes), (self.cost, self.peak_bytes)) if budget is not None else (
+            (peak_bytes, cost), (self.peak_bytes, self.cost))  # fmt: skip
+        if self.schedule is None or new < old:
+            self.schedule, self.peak_bytes, self.cost = schedule, peak_bytes, cost
+
+    def proposal(self, *, claims: bool) -> Proposal:
+        """The best plan and what is proven of it.
+
+        Raises:
+            InfeasibleBudget: none fits.
+            TimeLimit: none fits among those the deadline left time for.
+        """
+        problem = self.problem
+        if self.schedule is None:
+            if self.cut_short and not self.nothing_fits:
+                raise TimeLimit("'exact' found no plan within the budget before the time limit; raise the limit or the budget")
+            raise self.infeasible(claims=claims)
+        if not claims:
+            return Proposal(self.schedule, cut_short=self.cut_short)
+        if problem.budget is None:
+            optimal = f"peak, order {problem.order}" if self.done else None
+            return Proposal(self.schedule, peak_lower_bound=self.peak_bound, optimal=optimal, cut_short=self.cut_short)
+        bound = min(max(self.one_run, self.cost_bound), self.cost)  # sums in another order may differ in the last bit
+        optimal = f"cost at this budget, order {problem.order}" if self.done else None
+        return Proposal(self.schedule, cost_lower_bound=bound, optimal=optimal, cut_short=self.cut_short)
+
+    def infeasible(self, *, claims: bool) -> InfeasibleBudget:
+        """The error for a budget that nothing fits; where that is proven, with the least peak there is."""
+        problem, reserve = self.problem, self.problem.memory.reserve
+        least = _Search(msgspec.structs.replace(problem, budget=None))
+        least.run()
+        minimum = least.peak_bytes + reserve
+        budget = (problem.budget or 0) + reserve
+        floor = peak_lower_bound(problem.graph, problem.memory)
+        bound = least.peak_bound + reserve if claims else floor.nbytes + reserve
+        why = "every schedule was looked at" if budget < bound else f"no plan at all goes below {format_bytes(bound)} ({bound} bytes)"
+        alone = bound == floor.nbytes + reserve
+        return InfeasibleBudget(
+            f"no plan of 'exact' fits {format_bytes(budget)} ({budget} bytes): {why}.\n"
+            f"Least that works: {format_bytes(minimum)} ({minimum} bytes, 'exact'). Raise the budget to that, or make the batch smaller.",
+            budget=budget, minimum=minimum, peak_lower_bound=bound, proven=budget < bound,
+            binding_op=floor.op if alone else None, live=floor.live if alone else (),
+        )  # fmt: skip
+
+
+def _one_order(graph: Graph) -> bool:
+    """True if each op has to wait for the one before it in the program."""
+    ops = [op for op in graph.ops if not op.resident]
+    return all(
+        before.name in op.after or any(graph.producer[value] is before for value in op.reads) for before, op in pairwise(ops)
+    )
