@@ -1,4 +1,4 @@
-"""The portfolio: what is asked, by the size of the graph, and the cheapest plan that fits."""
+"""The portfolio: what is asked, by the size and shape of the graph, and the cheapest plan that fits."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Final
 
 import msgspec
 
+from planner.analysis.certificate import certified_cost
 from planner.analysis.liveness import evaluator_of
 from planner.errors import InfeasibleBudget, TimeLimit
 from planner.problem import Problem, Proposal, Strategy
+from planner.search.chain import chain
 from planner.search.chen import chen_budget, chen_sqrt
 from planner.search.cuts import cuts
 from planner.search.enumeration import applies, enumeration
@@ -20,16 +22,18 @@ from planner.search.retention import retention
 
 #: Graphs of more ops are annealed only where nothing else finds a plan.
 ANNEALED_OPS: Final = 2500
+#: A plan this near the proven bound, as a fraction of one run of everything, is not searched further.
+CLOSED: Final = 5e-4
 
 _SEGMENTS: Final[tuple[Strategy, ...]] = (chen_sqrt, chen_budget, memonger, recursive)
 
 
 def auto(problem: Problem) -> Proposal:
-    """The optimum of at most nine plain ops; else the best of the others: minimum cuts first, and annealing from what they find.
+    """The optimum of at most nine plain ops; else minimum cuts, and annealing from what they find unless that is proven to be close.
 
-    Up to `ANNEALED_OPS` ops "retention" starts from the plans of all others. Larger graphs take the plan of "cuts"; where it finds none,
-    the cheapest of Chen's planners, the original's and the recursive one; and where these find none, "retention". Without a budget all
-    are asked, and the plan of least peak is taken.
+    Where single values cut most of the forward pass, the dynamic program over chains is asked too. Graphs of more than `ANNEALED_OPS`
+    ops take the plan of "cuts"; where it finds none, the cheapest of Chen's planners, the original's and the recursive one; and where
+    these find none, "retention". Without a budget all are asked, and the plan of least peak is taken.
 
     Raises:
         InfeasibleBudget: none fits; carries the least peak any of them reached.
@@ -37,23 +41,42 @@ def auto(problem: Problem) -> Proposal:
     """
     if applies(problem.graph):
         return enumeration(problem)
-    evaluator = evaluator_of(problem.graph, problem.memory)
-    if len(evaluator.keep_all) <= ANNEALED_OPS:
-        return retention(problem, starts=(cuts, *_SEGMENTS))
+    ops = len(evaluator_of(problem.graph, problem.memory).keep_all)
+    if ops <= ANNEALED_OPS:
+        return _annealed(problem)
     # Each plan tried costs as many steps as the graph has ops: fewer are tried, so that time grows no faster than the graph.
-    problem = msgspec.structs.replace(problem, effort=problem.effort * ANNEALED_OPS / len(evaluator.keep_all))
+    problem = msgspec.structs.replace(problem, effort=problem.effort * ANNEALED_OPS / ops)
     if problem.budget is None:
         return _best(problem, ((cuts, *_SEGMENTS),))
     return _best(problem, ((cuts,), _SEGMENTS, (partial(retention, starts=()),)))
+
+
+def _annealed(problem: Problem) -> Proposal:
+    """Cuts, and chains where the graph is nearly one; then "retention" from their plans."""
+    evaluator = evaluator_of(problem.graph, problem.memory)
+    part = evaluator.forward_part()
+    chained = part is not None and 2 * len(part.position) >= int(part.origin.sum())
+    strategies = (cuts, chain) if chained else (cuts,)
+    try:
+        found = _best(problem, (strategies,))
+    except (InfeasibleBudget, TimeLimit):
+        return retention(problem, starts=_SEGMENTS)
+    if problem.budget is None:
+        return retention(problem, starts=(lambda _: found, *_SEGMENTS))
+    once, cost = (sum(evaluator.encoded.arrays.cost[rows]) for rows in (evaluator.keep_all, evaluator.sequence(found.schedule)))
+    if found.cut_short or cost - once <= CLOSED * once:
+        return found
+    bound = certified_cost(problem.graph, problem.memory, problem.budget, effort=problem.effort).cost
+    return found if cost - bound <= CLOSED * once else retention(problem, starts=(lambda _: found,))
 
 
 def _best(problem: Problem, rounds: Iterable[tuple[Strategy, ...]]) -> Proposal:
     """The cheapest plan of the first round that has one (without a budget: of least peak)."""
     evaluator = evaluator_of(problem.graph, problem.memory)
     failures: list[InfeasibleBudget] = []
-    late: TimeLimit | None = None
     for strategies in rounds:
         ranked: list[tuple[float, float, int, Proposal]] = []
+        late: TimeLimit | None = None
         for place, strategy in enumerate(strategies):
             try:
                 proposal = strategy(problem)

@@ -1,0 +1,57 @@
+"""`auto` against the public cases with known answers (`cases.md`): exact at every budget listed, and least peaks."""
+
+from __future__ import annotations
+
+import cases
+import pytest
+
+import planner
+from planner import InfeasibleBudget, optimize, zoo
+
+#: Case -> budget in live bytes -> least cost, by the exhaustive oracle of `cases.md`.
+LEAST_COST: dict[str, tuple[cases.Case, dict[int, float]]] = {
+    "C1": (cases.C1, {3: 38, 4: 24, 5: 21, 6: 20, 7: 19, 8: 18, 9: 17}),
+    "C2": (cases.C2, {288: 112, 264: 116, 256: 120, 248: 124, 232: 132, 224: 136}),
+    "C3": (cases.C3, {160: 31, 161: 26, 163: 25}),
+    "C7": (cases.C7, {38: 47, 40: 43, 48: 39}),
+    "C7 dead": (cases.C7_DEAD, {24: 40, 25: 32, 31: 28}),
+    "C7 frozen": (cases.C7_FROZEN, {38: 37, 40: 29}),
+    "C9": (cases.C9, {25: 49, 32: 49, 33: 41}),
+    "C9 replayed": (cases.C9_REPLAYED, {24: 50, 25: 49, 31: 49, 32: 42}),
+}
+MINIMUM = {"C1": 3, "C2": 224, "C3": 160, "C7": 38, "C7 dead": 24, "C9": 25, "C9 replayed": 24}
+
+
+@pytest.mark.parametrize(("name", "budget"), [(name, budget) for name, (_, costs) in LEAST_COST.items() for budget in costs])
+def test_the_optimum_of_a_public_case_is_found(name: str, budget: int) -> None:
+    case, costs = LEAST_COST[name]
+    plan = optimize(case.digraph(), budget, allocator=None)
+    assert plan.report.plan.cost == costs[budget]
+    plan.verify()
+
+
+@pytest.mark.parametrize("name", MINIMUM)
+def test_the_least_peak_of_a_public_case_is_found(name: str) -> None:
+    case = LEAST_COST[name][0]
+    assert optimize(case.digraph(), allocator=None).report.plan.peak_bytes == MINIMUM[name]
+    with pytest.raises(InfeasibleBudget) as caught:
+        optimize(case.digraph(), MINIMUM[name] - 1, allocator=None)
+    assert caught.value.minimum == MINIMUM[name]
+
+
+def test_c5_splits_nothing_and_says_what_no_plan_goes_below() -> None:
+    with pytest.raises(InfeasibleBudget) as caught:
+        optimize(cases.C5.digraph(), "24GiB", allocator=None)
+    assert (caught.value.proven, caught.value.minimum) == (True, 39_829_110_788)
+
+
+#: C10: a chain of 1000 forward steps; least cost of any plan.
+C10 = {8: 6286, 16: 4186, 64: 2938, 1001: 2001}
+
+
+@pytest.mark.parametrize("budget", C10)
+def test_c10_is_met_within_a_tenth(budget: int) -> None:
+    graph = planner.lower(zoo.chain(1000, reads=("in",)))
+    plan = optimize(graph, budget, allocator=None)
+    assert plan.report.plan.peak_bytes <= budget
+    assert C10[budget] <= plan.report.plan.cost <= 1.1 * C10[budget]
