@@ -261,12 +261,12 @@ def test_resnet50_recomputed_by_the_original_saves_2_8_5_4_or_7_5_times_and_4_is
     assert ratios[3, 8, 36, 3][0] == 4.0
 
 
-def test_a_sequence_of_1000_steps_keeps_a_fifteenth_for_a_third_more_time() -> None:
-    """Gruslys et al. 2016 keep a twentieth for a third more; backward costs twice the forward."""
+def test_a_sequence_of_1000_steps_takes_a_twentieth_for_a_third_more_time() -> None:
+    """Gruslys et al. 2016; backward costs twice the forward."""
     graph = zoo.chain(1000)
     nx.set_node_attributes(graph, {n: 2.0 for n in graph if n.startswith("g")}, "cost")
-    plan = planner.optimize(graph, 66, allocator=None)
-    assert plan.report.keep_all.peak_bytes / 66 > 15
+    plan = planner.optimize(graph, 50, strategy="chain", allocator=None)
+    assert plan.report.keep_all.peak_bytes / plan.report.plan.peak_bytes >= 20
     assert plan.report.overhead <= 1 / 3
 
 

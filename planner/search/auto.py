@@ -15,7 +15,7 @@ from planner.problem import Problem, Proposal, Strategy
 from planner.search.chain import chain
 from planner.search.chen import chen_budget, chen_sqrt
 from planner.search.cuts import cuts
-from planner.search.enumeration import applies, enumeration
+from planner.search.enumeration import enumeration
 from planner.search.memonger import memonger
 from planner.search.recursive import recursive
 from planner.search.retention import retention
@@ -29,7 +29,7 @@ _SEGMENTS: Final[tuple[Strategy, ...]] = (chen_sqrt, chen_budget, memonger, recu
 
 
 def auto(problem: Problem) -> Proposal:
-    """The optimum of at most nine plain ops; else minimum cuts, and annealing from what they find unless that is proven to be close.
+    """The optimum of at most nine ops; else minimum cuts, and annealing from what they find unless that is proven to be close.
 
     Where single values cut most of the forward pass, the dynamic program over chains is asked too. Graphs of more than `ANNEALED_OPS`
     ops take the plan of "cuts"; where it finds none, the cheapest of Chen's planners, the original's and the recursive one; and where
@@ -39,8 +39,9 @@ def auto(problem: Problem) -> Proposal:
         InfeasibleBudget: none fits; carries the least peak any of them reached.
         TimeLimit: the deadline stopped one of them before it found a plan, and no other found one.
     """
-    if applies(problem.graph):
-        return enumeration(problem)
+    optimum = enumeration(problem)
+    if optimum is not None:
+        return optimum
     ops = len(evaluator_of(problem.graph, problem.memory).keep_all)
     if ops <= ANNEALED_OPS:
         return _annealed(problem)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 from planner.analysis.bounds import peak_lower_bound
@@ -11,7 +10,7 @@ from planner.analysis.liveness import evaluator_of
 from planner.graph import Graph
 from planner.memory import MemoryModel
 from planner.problem import Problem
-from planner.search.enumeration import applies, optimum
+from planner.search.enumeration import enumerated
 
 
 class LowerBounds(NamedTuple):
@@ -27,7 +26,7 @@ class LowerBounds(NamedTuple):
 
 
 def lower_bounds(graph: Graph, memory: MemoryModel, budget: int | None, *, plan_cost: float, effort: float = 1.0) -> LowerBounds:
-    """Bounds on peak and cost: of at most nine plain ops the optimum itself, else by working sets and minimum cuts.
+    """Bounds on peak and cost: of at most nine ops the optimum itself, else by working sets and minimum cuts.
 
     Args:
         budget: most live bytes, the reserve taken off; None: the least peak is asked for.
@@ -43,15 +42,11 @@ def lower_bounds(graph: Graph, memory: MemoryModel, budget: int | None, *, plan_
     assert once is not None
     peak_bytes, one_run = once
     least_peak = peak_lower_bound(graph, memory).nbytes
+    if budget is not None and (plan_cost <= one_run or peak_bytes <= budget):
+        return LowerBounds(least_peak, one_run)
+    answer = enumerated(Problem(graph, budget, memory)) if budget is not None or peak_bytes > least_peak else None
     if budget is None:
-        if peak_bytes > least_peak and applies(graph):
-            found = optimum(Problem(graph, None, memory))
-            assert found is not None
-            least_peak = found.peak_bytes
-        return LowerBounds(least_peak, one_run)
-    if plan_cost <= one_run or peak_bytes <= budget:
-        return LowerBounds(least_peak, one_run)
-    if applies(graph):
-        found = optimum(Problem(graph, budget, memory))
-        return LowerBounds(least_peak, math.inf if found is None else found.cost)
-    return LowerBounds(least_peak, certified_cost(graph, memory, budget, effort=effort).cost)
+        return LowerBounds(least_peak if answer is None else int(answer.bound), one_run)
+    cost = certified_cost(graph, memory, budget, effort=effort).cost if answer is None else answer.bound
+    # The exact optimum, rounded once, may be above the sum of a plan's costs, rounded at every step.
+    return LowerBounds(least_peak, plan_cost if plan_cost < cost <= plan_cost * (1 + 1e-12) else cost)

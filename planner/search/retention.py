@@ -18,7 +18,7 @@ from planner.errors import InfeasibleBudget, TimeLimit
 from planner.kernels import retention as kernel
 from planner.problem import Problem, Proposal, Strategy
 from planner.search.cuts import cuts
-from planner.search.enumeration import applies, enumeration
+from planner.search.enumeration import enumeration
 from planner.search.eviction import evictions, orders
 from planner.search.lifetimes import State, model_of
 from planner.search.recursive import recursive
@@ -40,15 +40,16 @@ def retention(problem: Problem, *, starts: Sequence[Strategy] = (cuts, recursive
     have to wait; leave out a run, and what is then unread; shift a run, with what follows it, or a stretch of runs, within
     what it reads and what reads it. Cycles of cooling grow by doubling, whatever the effort, so that more effort only goes on.
 
-    Graphs of at most nine plain ops are enumerated instead.
+    Graphs of at most nine ops are enumerated instead.
 
     Args:
         starts: strategies whose plans are starts beside the greedy ones.
     Raises:
         InfeasibleBudget: nothing found fits; carries the least peak seen.
     """
-    if applies(problem.graph):
-        return enumeration(problem)
+    optimum = enumeration(problem)
+    if optimum is not None:
+        return optimum
     search = _Search(problem)
     try:
         if not search.done:
