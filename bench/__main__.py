@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,8 +14,13 @@ from bench.results import Results, load
 from planner.errors import PlannerError
 from planner.files import write_whole
 
+if TYPE_CHECKING:
+    from bench.known import BestKnown
+    from bench.measure import Case, Size
+
 FOLDER = Path(__file__).parent
 FIGURES = ("resnet",)
+BEST_KNOWN = FOLDER / "results" / "best_known.json"
 
 
 class _Commands(click.Group):
@@ -40,22 +45,45 @@ def _suite_command(name: str, description: str) -> click.Command:
     @click.option("--quick", is_flag=True, help="A few small cases, in seconds.")
     @click.option("--slow", is_flag=True, help="Also the cases that take minutes.")
     @click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Runs; the least CPU counts.")
-    def command(output: Path | None, quick: bool, slow: bool, repeat: int) -> None:
+    def command(output: Path | None, quick: bool, slow: bool, repeat: int, check_best: bool = False) -> None:
+        from bench import known
         from bench.cases import SUITES
         from bench.run import run
         from bench.tables import table
 
         if quick and slow:
             raise click.UsageError("--quick and --slow exclude each other")
+        if check_best:
+            raise SystemExit(_check_best(known.load(BEST_KNOWN), SUITES[name].cases))
+        best = known.load(BEST_KNOWN) if BEST_KNOWN.is_file() else known.BestKnown()
         if output is not None:
             output.mkdir(parents=True, exist_ok=True)
         with _progress() as progress:
-            found = run(SUITES[name], size="quick" if quick else "slow" if slow else "normal", repeat=repeat, progress=progress)
+            size: Size = "quick" if quick else "slow" if slow else "normal"
+            found = run(SUITES[name], size=size, repeat=repeat, progress=progress, known=best)
         click.echo(table(found), nl=False)
         if output is not None:
             _write(found, output)
+            if name == "remat":
+                best.save(output / BEST_KNOWN.name)
 
+    if name == "remat":
+        click.option("--check-best", is_flag=True, help="Judge the best known plans again, and do nothing else.")(command)
     return command
+
+
+def _check_best(known: BestKnown, cases: tuple[Case, ...]) -> int:
+    """One line a plan; 1 if any does not hold."""
+    from bench.overheads import Overheads, judged_again
+
+    wrong, ours = 0, [case for case in cases if isinstance(case, Overheads)]
+    gone = known.plans.keys() - {case.case(aim) for case in ours for aim in case.aims}
+    for case, why in (*judged_again(known, ours), *((case, "no case of this suite") for case in sorted(gone))):
+        plan = known.plans.get(case)
+        claim = "" if plan is None else f"+{100 * plan.overhead:.4f} % by {plan.found_by}"
+        click.echo(f"{case}: {claim}: {why or 'holds'}")
+        wrong += bool(why)
+    return int(wrong > 0)
 
 
 @contextmanager
@@ -100,7 +128,7 @@ def print_table(results: tuple[Path, ...]) -> None:
     """Results files as Markdown."""
     from bench.tables import table
 
-    click.echo("\n".join(table(load(path)) for path in results), nl=False)
+    click.echo("\n".join(table(load(path)) for path in results if path.name != BEST_KNOWN.name), nl=False)
 
 
 @main.command()

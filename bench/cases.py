@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Optional, final
 
-from bench import remat
+from bench import overhead_targets as asks
 from bench.measure import LEAST, AgainstOriginal, Case, Command, Plans, Processes, Subject
-from bench.results import PeerRow, PlanRow, ProcessRow, Row, TargetRow
+from bench.packs import PlanTables, Tables, path_of
+from bench.results import PackRow, PeerRow, PlanRow, ProcessRow, Row, TargetRow
 from planner import zoo
 
 BUDGETS: Final = ("80%", "50%", "30%", "20%", None)
@@ -70,6 +71,11 @@ class Rows:
     def peer(self, graph: str, budget: str, **fields: str | None) -> PeerRow | None:
         found = [row for row in self.rows if isinstance(row, PeerRow) and row.graph == graph and row.budget == budget]
         return next((row for row in found if _has(row, fields)), None)
+
+    def packings(self, *instances: str, asked: str = "") -> list[PackRow]:
+        """Runs of the packer on these instances."""
+        found = [row for row in self.rows if isinstance(row, PackRow) and row.instance in instances]
+        return [row for row in found if row.asked.startswith(asked) and row.asked != row.rule]
 
     def process(self, what: str) -> ProcessRow | None:
         return next((row for row in self.rows if isinstance(row, ProcessRow) and row.what == what), None)
@@ -178,41 +184,6 @@ ORIGINAL: Final = Suite(
     ),
 )
 
-# --- remat: graphs of the literature, live bytes only, against Chen's greedy as measured in the shared notes ---
-
-#: Overhead in % of Chen's greedy (best of 60 segmentations) by budget; None: no plan.
-CHEN_GREEDY: Final[dict[str, dict[str, float | None]]] = {
-    "cm_vgg16": {"90%": 5.23},
-    "cm_vgg_unet": {"80%": 13.05, "60%": 18.75, "50%": None, "40%": None},
-    "cm_mobilenet": {"50%": 3.81},
-    "cm_resnet50": {"50%": 5.32, "40%": 6.64},
-    "gpt12": {"50%": 18.99},
-    "gpt96": {"50%": 23.93},
-    "unet_own": {"50%": 24.18},
-    "resnet50_own": {"50%": 16.95},
-    "vgg16chain": {"60%": 6.17, "50%": None},
-    "chain100": {"50%": 33.0, "25%": 38.0, "10%": None},
-}
-_CHEN_SOURCE: Final = "measured in the shared notes on rematerialisation, section 5"
-
-
-def _remat(name: str, column: dict[str, float | None]) -> Plans:
-    peers = tuple(
-        PeerRow(name, "Chen greedy", budget, _CHEN_SOURCE, overhead=None if percent is None else round(percent / 100, 6))
-        for budget, percent in column.items()
-    )
-    return Plans(
-        Subject(name, partial(remat.read, name), missing=partial(remat.missing, name)), tuple(column), allocator=None, peers=peers,
-        size="quick" if name == "chain100" else "normal",
-    )  # fmt: skip
-
-
-REMAT: Final = Suite(
-    "remat",
-    "Graphs of the rematerialisation literature, live bytes only: every strategy beside Chen's greedy.",
-    tuple(_remat(name, column) for name, column in CHEN_GREEDY.items()),
-)
-
 # --- startup: what a user waits for ---
 
 _PLAN: Final = ("-m", "planner.cli", "optimize", "resnet:1001", "--batch", "32", "--budget", "7GB")
@@ -245,5 +216,137 @@ STARTUP: Final = Suite(
     ),
 )  # fmt: skip
 
-SUITES: Final = {suite.name: suite for suite in (RESNET, LSTM, ORIGINAL, REMAT, STARTUP)}
+# --- remat: overheads at budgets, live bytes only ---
+
+_REMAT_ISSUE: Final = 6
+REMAT: Final = Suite(
+    "remat",
+    "Overheads at budgets on graphs of the rematerialisation literature and three that grow, live bytes only, beside peers run here.",
+    (
+        *asks.CASES,
+        Processes(
+            (Command("bare interpreter", ("-c", "pass"), runs=20), Command(_WARM, _PLAN, runs=3), Command(_COLD, _PLAN, cold=True)),
+            size="normal",
+        ),
+    ),
+    (
+        Target(_REMAT_ISSUE, "rows above the overhead asked", "rows", asks.over("cost")),
+        Target(_REMAT_ISSUE, "rows above the CPU asked", "rows", asks.over("time")),
+        Target(
+            _REMAT_ISSUE, "aten_resnet1001 at 50%: overhead less bound", "points",
+            asks.gap("aten_resnet1001", limit=0.1, least_share=0.5),
+        ),
+        Target(
+            _REMAT_ISSUE, "aten_resnet1001 at 30%: overhead less bound", "points",
+            asks.gap("aten_resnet1001", limit=0.3, least_share=0.3, most_share=0.3),
+        ),
+        Target(_REMAT_ISSUE, "every training graph at 50% or more: overhead less bound", "points",
+               asks.gap(*asks.TRAINING, limit=0.3, least_share=0.5)),
+        Target(_REMAT_ISSUE, "the bound at 1,000 ops", "CPU s", asks.bound_seconds("aten_resnet152", asks.GROWING[0], limit=1.0)),
+        Target(_REMAT_ISSUE, "the bound at 10,000 ops", "CPU s", asks.bound_seconds("gpt400", asks.GROWING[1], limit=10.0)),
+        Target(_REMAT_ISSUE, "100,000 ops at 50%", "CPU s", asks.largest(lambda row: row.plan_seconds, 60.0)),
+        Target(_REMAT_ISSUE, "100,000 ops at 50%: most resident memory", "B", asks.largest(lambda row: row.resident_bytes, 4e9)),
+        Target(_REMAT_ISSUE, "exponent of CPU against ops, from 10,000 to 100,000", "", asks.growth),
+        Target(_REMAT_ISSUE, "resnet:1001 planned, warm", "CPU s", _seconds(_WARM, 5.0)),
+        Target(_REMAT_ISSUE, "resnet:1001 planned from an empty kernel cache", "CPU s", _seconds(_COLD, 20.0)),
+    ),
+)  # fmt: skip
+
+# --- pack: arenas of tables of others, and of plans ---
+
+#: CPU seconds of google/minimalloc at capacity 1048576.
+MINIMALLOC: Final = {
+    "A": 4.70, "B": 3.74, "C": 0.68, "D": 2.67, "E": 3.45, "F": 4.94, "G": 1.08, "H": 1.56, "I": 3.00, "J": 0.87, "K": 0.60,
+}  # fmt: skip
+#: Arenas tried below the published capacity.
+_TIGHTER: Final = {"C": 1039360, "D": 1027072}
+_SOMAS: Final = ("resnet50", "tiny_bert", "bert_base", "bert_large", "bert_nezha", "pangu_13B", "pangu_2.6B")
+_TABLES: Final = (*(f"somas_{name}" for name in _SOMAS), "iree_mobilebert", "iree_mobilenet", "iopddl_G_1", "iopddl_S_1", "iopddl_Y_1")
+_PUBLISHED: Final = 1048576
+_WITHIN: Final = f"within {_PUBLISHED}"
+_TO_PACK: Final = ("80%", "50%", "30%")
+_RULES_ALONE: Final = (
+    "-c",
+    "import numpy as np; from planner.packing import Intervals, pack;"
+    " pack(Intervals(*np.array([[8, 0, 2, 1, -1], [4, 1, 3, 1, -1]]).T.copy()))",
+)
+_SEARCHED: Final = ("-m", "planner.cli", "pack", str(path_of("minimalloc/K.1048576")), "--capacity", str(_PUBLISHED), "--json")
+_COLD_RULES, _COLD_SEARCH = "pack() of two buffers, empty kernel cache", "planner pack K, empty kernel cache"
+
+
+def _all_within(rows: Rows) -> _Found:
+    found = rows.packings(*MINIMALLOC, asked=_WITHIN)
+    return (max(row.arena_bytes for row in found), _PUBLISHED) if len(found) == len(MINIMALLOC) else None
+
+
+def _cpu(*instances: str, asked: str, limit: float, together: bool) -> Measured:
+    """CPU of all instances, the sum or the most; nothing where one is missing."""
+
+    def measured(rows: Rows) -> _Found:
+        seconds = [row.cpu["pack"] for row in rows.packings(*instances, asked=asked)]
+        return None if len(seconds) < len(instances) else (sum(seconds) if together else max(seconds), limit)
+
+    return measured
+
+
+def _above_live(*instances: str, limit: float) -> Measured:
+    def measured(rows: Rows) -> _Found:
+        found = rows.packings(*instances)
+        complete = {row.instance for row in found} == set(instances)
+        return (max(row.arena_bytes - row.live_bytes for row in found), limit) if complete else None
+
+    return measured
+
+
+_LARGE: Final = ("resnet:3-8-3700-3, batch 4, image 64", "mxnet_lstm:760")
+PACK: Final = Suite(
+    "pack",
+    "Arenas: MiniMalloc's instances, real graphs of others, and plans of ours packed by auto.",
+    (
+        *(
+            Tables(
+                name, f"minimalloc/{name}.1048576", (_PUBLISHED, *([_TIGHTER[name]] if name in _TIGHTER else [])), peer=seconds,
+                size="quick" if name in "AK" else "normal",
+            )
+            for name, seconds in MINIMALLOC.items()
+        ),
+        *(Tables(name, f"minimalloc/{name}.1048576", (None,), (4.0,), rules=False) for name in "DJ"),
+        *(Tables(name, f"minimalloc/{name}.1048576", (None,), (32.0,), rules=False, size="slow") for name in "DJ"),
+        *(Tables(name, f"idealloc/{name}") for name in _TABLES),
+        PlanTables(Subject("resnet:152", partial(zoo.resnet, 152, batch=32)), _TO_PACK),
+        PlanTables(Subject("resnet:1001", partial(zoo.resnet, 1001, batch=32)), _TO_PACK),
+        PlanTables(Subject("densenet:121", partial(zoo.densenet, 121, batch=32)), _TO_PACK),
+        PlanTables(Subject("unet:4", partial(zoo.unet, 4, batch=1)), _TO_PACK),
+        PlanTables(Subject("gpt:12", partial(zoo.gpt, 12, batch=8)), _TO_PACK),
+        PlanTables(_LSTMS[1000], _TO_PACK, size="slow"),
+        PlanTables(Subject(_LARGE[0], partial(zoo.resnet, (3, 8, 3700, 3), batch=4, image=64)), (None,), "chen-sqrt"),
+        PlanTables(Subject(_LARGE[1], partial(zoo.mxnet_lstm, 760), "activations"), (None,), "chen-sqrt"),
+        Processes(
+            (Command("bare interpreter", ("-c", "pass"), runs=20), Command(_COLD_RULES, _RULES_ALONE, cold=True),
+             Command("pack() of two buffers, warm", _RULES_ALONE, runs=3)),
+        ),
+        Processes(
+            (Command("bare interpreter, again", ("-c", "pass"), runs=20), Command(_COLD_SEARCH, _SEARCHED, cold=True),
+             Command("planner pack K, warm", _SEARCHED, runs=3)),
+            name="a search", size="normal",
+        ),
+    ),
+    (
+        Target(5, "A to K: the largest arena", "B", _all_within),
+        Target(5, "A to K within 1048576 bytes, together", "CPU s", _cpu(*MINIMALLOC, asked=_WITHIN, limit=5.0, together=True)),
+        Target(5, "A to K within 1048576 bytes, the slowest", "CPU s", _cpu(*MINIMALLOC, asked=_WITHIN, limit=1.0, together=False)),
+        Target(5, "SOMAS without BERT large: above what is live", "B",
+               _above_live(*(f"somas_{name}" for name in _SOMAS if name != "bert_large"), limit=0)),
+        Target(5, "SOMAS BERT large: above what is live", "B", _above_live("somas_bert_large", limit=200)),
+        Target(5, "SOMAS, the slowest", "CPU s", _cpu(*(f"somas_{name}" for name in _SOMAS), asked="", limit=10.0, together=False)),
+        Target(5, "IOPDDL S_1 and Y_1: above what is live", "B", _above_live("iopddl_S_1", "iopddl_Y_1", limit=0)),
+        Target(5, "IOPDDL S_1 and Y_1, the slowest", "CPU s", _cpu("iopddl_S_1", "iopddl_Y_1", asked="", limit=20.0, together=False)),
+        Target(5, "plans of 10,000 buffers: above the peak", "B", _above_live("resnet:1001", limit=0)),
+        Target(5, "plans of 10,000 buffers, the slowest", "CPU s", _cpu("resnet:1001", asked="", limit=2.0, together=False)),
+        Target(5, "plans of 100,000 buffers: above the peak", "B", _above_live(*_LARGE, limit=0)),
+        Target(5, "plans of 100,000 buffers, the slowest", "CPU s", _cpu(*_LARGE, asked="", limit=20.0, together=False)),
+    ),
+)  # fmt: skip
+
+SUITES: Final = {suite.name: suite for suite in (RESNET, LSTM, ORIGINAL, REMAT, STARTUP, PACK)}
 __all__ = ["BUDGETS", "LEAST", "SUITES", "Rows", "Suite", "Target"]

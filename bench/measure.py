@@ -23,6 +23,7 @@ import msgspec
 import networkx as nx
 
 import planner
+from bench.known import BestKnown
 from bench.results import GraphRow, PeerRow, PlanRow, ProcessRow, Row, Seconds
 from planner import zoo
 from planner.analysis.liveness import Evaluator, evaluator_of
@@ -96,10 +97,13 @@ class Bench:
 
     Args:
         repeat: runs of each measurement.
+        size: of the run.
+        known: best known plans; better ones are put there.
     """
 
-    def __init__(self, *, repeat: int = 1) -> None:
-        self.repeat = repeat
+    def __init__(self, *, repeat: int = 1, size: Size = "normal", known: BestKnown | None = None) -> None:
+        self.repeat, self.size = repeat, size
+        self.known = known or BestKnown()
         self._held: _Held | None = None
 
     def graph(self, subject: Subject) -> _Held:

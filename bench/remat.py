@@ -23,9 +23,14 @@ def missing(name: str) -> str | None:
     return None if (folder() / f"{name}.json").is_file() else f"{name}: no such graph in the shared data (set PLANNER_SHARED)"
 
 
+def read_parts(name: str) -> dict[str, Any]:
+    """The shared graph of this name, as its file has it."""
+    return msgspec.json.decode((folder() / f"{name}.json").read_bytes(), type=dict[str, Any])
+
+
 def read(name: str) -> nx.DiGraph:
     """The shared graph of this name."""
-    return converted(msgspec.json.decode((folder() / f"{name}.json").read_bytes()))
+    return converted(read_parts(name))
 
 
 def converted(parts: dict[str, Any]) -> nx.DiGraph:

@@ -80,7 +80,9 @@ class PlanRow(msgspec.Struct, frozen=True, tag_field="row", tag="plan", omit_def
         gap: overhead above the lower bound, as a fraction of keep-all's cost.
         recomputed_ops, extra_runs: ops that run again, and how many runs that makes.
         cpu: search, pack, judge (the rest of `optimize`: replays, bounds, report); save, load, verify where asked. Where bytes were
-            searched for: of all the searches, and allocate (packed and judged) at the end.
+            searched for: of all the searches, and allocate (packed and judged) at the end. bound: of the certificate, where shown.
+        target, limit_seconds: overhead to be reached, and CPU of `plan_seconds` allowed, where an issue says so.
+        resident_bytes: most of the process up to then.
     """
 
     graph: str
@@ -102,6 +104,9 @@ class PlanRow(msgspec.Struct, frozen=True, tag_field="row", tag="plan", omit_def
     gap: Optional[float] = None
     recomputed_ops: Optional[int] = None
     extra_runs: Optional[int] = None
+    target: Optional[float] = None
+    limit_seconds: Optional[float] = None
+    resident_bytes: Optional[int] = None
 
     @property
     def key(self) -> str:
@@ -166,6 +171,39 @@ class ProcessRow(msgspec.Struct, frozen=True, tag_field="row", tag="process", om
         return [Measure("CPU s", self.cpu_seconds, False)]
 
 
+class PackRow(msgspec.Struct, frozen=True, tag_field="row", tag="packing", omit_defaults=True):
+    """One set of buffers, packed once.
+
+    Args:
+        instance: which.
+        asked: a rule that places each buffer once, "within BYTES", or what was planned before.
+        live_bytes: most live at once, counted apart from the packer.
+        arena_bytes, bound_bytes: reached, and proven.
+        rule, nodes: what found it, and the placements tried by the search.
+        cpu: pack; and plan where there was one.
+        capacity: bytes it had to fit in.
+    """
+
+    instance: str
+    asked: str
+    buffers: int
+    live_bytes: int
+    arena_bytes: int
+    bound_bytes: int
+    rule: str
+    nodes: int
+    cpu: Seconds
+    capacity: Optional[int] = None
+
+    @property
+    def key(self) -> str:
+        return f"{self.instance} · {self.asked}"
+
+    def measures(self) -> list[Measure]:
+        arena = Measure("arena, bytes", max(self.arena_bytes, self.capacity or 0), True)
+        return [arena, *(Measure(f"{phase}, CPU s", seconds, False) for phase, seconds in self.cpu.items())]
+
+
 class TargetRow(msgspec.Struct, frozen=True, tag_field="row", tag="target", omit_defaults=True):
     """A target of an issue; hit where measured <= limit (< if `strict`). Measured None: nothing was found."""
 
@@ -190,7 +228,7 @@ class TargetRow(msgspec.Struct, frozen=True, tag_field="row", tag="target", omit
         return []
 
 
-Row = Union[GraphRow, PlanRow, PeerRow, ProcessRow, TargetRow]
+Row = Union[GraphRow, PlanRow, PeerRow, ProcessRow, PackRow, TargetRow]
 
 
 class Machine(msgspec.Struct, frozen=True):

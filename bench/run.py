@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 
 from bench.cases import Rows, Suite
+from bench.known import BestKnown
 from bench.measure import Bench, Case, Size, warm
 from bench.results import Results, Row, current_commit, results
 
@@ -19,16 +20,19 @@ def wanted(suite: Suite, *, size: Size) -> list[Case]:
     return [case for case in suite.cases if _SIZES[case.size] <= _SIZES[size]]
 
 
-def run(suite: Suite, *, size: Size = "normal", repeat: int = 1, progress: Progress = lambda *_: None) -> Results:
+def run(
+    suite: Suite, *, size: Size = "normal", repeat: int = 1, progress: Progress = lambda *_: None, known: BestKnown | None = None
+) -> Results:
     """Measure the cases of a suite. What is missing here is named on stderr and left out.
 
     Args:
         size: "quick" a few cases in seconds, "slow" all.
         repeat: runs of each measurement; the least counts.
+        known: best known plans; better ones are put there.
     """
     cases, rows = wanted(suite, size=size), list[Row]()
     commit = current_commit()
-    bench = Bench(repeat=repeat)
+    bench = Bench(repeat=repeat, size=size, known=known)
     warm()
     for done, case in enumerate(cases):
         progress(done, len(cases), len(rows), case.name)

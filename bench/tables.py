@@ -7,7 +7,8 @@ from statistics import median
 from typing import NamedTuple
 
 from bench.measure import LEAST
-from bench.results import GraphRow, Measure, PeerRow, PlanRow, ProcessRow, Results, TargetRow
+from bench.overhead_table import overhead_lines
+from bench.results import GraphRow, Measure, PackRow, PeerRow, PlanRow, ProcessRow, Results, TargetRow
 from planner.units import format_bytes
 
 #: Plans below this are left out of the table of CPU seconds.
@@ -18,7 +19,8 @@ def table(results: Results) -> str:
     """Everything in a run, as Markdown."""
     parts = [
         _targets([row for row in results.rows if isinstance(row, TargetRow)]),
-        _plans(results),
+        _overheads(results) if any(isinstance(row, PlanRow) and row.limit_seconds for row in results.rows) else _plans(results),
+        *_packings(results),
         _graphs([row for row in results.rows if isinstance(row, GraphRow)]),
         _seconds([row for row in results.rows if isinstance(row, PlanRow)]),
         _processes([row for row in results.rows if isinstance(row, ProcessRow)]),
@@ -52,6 +54,10 @@ def _amount(value: float, unit: str) -> str:
     if unit == "B":
         return format_bytes(int(value))
     return f"{value:.2f} {unit}"
+
+
+def _overheads(results: Results) -> str:
+    return _markdown(*overhead_lines(results))
 
 
 def _plans(results: Results) -> str:
@@ -124,6 +130,35 @@ def _seconds(rows: list[PlanRow]) -> str:
         lines.append((graph, strategy, allocator or "live bytes", *(f"{s:.3f}" for s in (*spread, *phases)), *files))
     head = ("graph", "strategy", "allocator", "plan, s", "slowest, s", "search", "pack", "judge", "save", "load", "verify")
     return _markdown(head, lines) if lines else ""
+
+
+def _packings(results: Results) -> tuple[str, str]:
+    """What was packed, one line a run; and the rules that place each buffer once, one line an instance."""
+    rows = [row for row in results.rows if isinstance(row, PackRow)]
+    peers = {(row.graph, row.budget): row for row in results.rows if isinstance(row, PeerRow)}
+    runs, rules = [], dict[str, dict[str, str]]()
+    for row in rows:
+        above = _above(row.arena_bytes, row.live_bytes)
+        if row.asked == row.rule:
+            rules.setdefault(row.instance, {})[row.rule] = f"{above}, {row.cpu['pack']:.3f} s"
+            continue
+        peer = peers.get((row.instance, row.asked))
+        proven = "smallest" if row.arena_bytes == row.bound_bytes else f"within {_above(row.arena_bytes, row.bound_bytes)[1:]}"
+        runs.append((
+            row.instance, row.asked, f"{row.buffers:,}", f"{row.live_bytes}", f"{row.arena_bytes}", above, proven, row.rule,
+            f"{row.nodes:,}", *(f"{row.cpu[phase]:.3f}" if phase in row.cpu else "" for phase in ("plan", "pack")),
+            f"{peer.cpu['pack']:.2f}" if peer else "",
+        ))  # fmt: skip
+    head = ("buffers of", "asked", "buffers", "live, bytes", "arena, bytes", "above live", "proven", "by", "nodes", "plan, s", "pack, s")
+    names = tuple(dict.fromkeys(rule for row in rules.values() for rule in row))
+    return (
+        _markdown((*head, "MiniMalloc, s"), runs) if runs else "",
+        _markdown(("one pass over", *names), [(name, *row.values()) for name, row in rules.items()]) if rules else "",
+    )
+
+
+def _above(nbytes: int, base: int) -> str:
+    return f"+{100 * (nbytes / base - 1):.3f} %" if nbytes > base else "+0 %"
 
 
 def _processes(rows: list[ProcessRow]) -> str:

@@ -15,8 +15,8 @@ from planner.files import read_versioned, write_whole
 from planner.graph import Graph, Op
 from planner.memory import Allocation, MemoryModel, as_int
 from planner.names import STRATEGIES
-from planner.problem import Allocator
-from planner.report import Report, proven, replayed
+from planner.problem import Allocator, Order, Problem
+from planner.report import PROOFS, Report, proven, replayed
 from planner.schedule import Schedule
 from planner.simulator import Trace, simulate
 from planner.units import parse_budget
@@ -80,8 +80,9 @@ class Plan:
         bounds, and that on the arena. A registered allocator packs keep-all again; of any other, and of options that a callable
         carried, a file says nothing: there keep-all's arena must only be possible. Of built-in strategies the bounds must be
         exactly those of `planner.search.proofs`. Another strategy may claim a higher bound, up to its plan; it is repeated as a
-        claim, and `optimal` may not rest on it. The user's rules are applied to the graph again: the steps must obey them, and the
-        report say the same of them. That the search was cut short, and the bytes of the budget "auto", are echoes.
+        claim, and `optimal` may not rest on it; where it rests on a bound of "exact", that is proven again. The user's rules are
+        applied to the graph again: the steps must obey them, and the report say the same of them. That the search was cut short,
+        and the bytes of the budget "auto", are echoes.
 
         Raises:
             ScheduleError: an illegal step.
@@ -200,15 +201,27 @@ class Plan:
             raise VerificationError(f"{cost_claim}; that none costs less than {least_cost} can be proven, and this plan costs {trace.cost}")
         if not least_peak <= report.peak_lower_bound <= min(trace.peak_bytes, kept.peak_bytes):
             raise VerificationError(f"{peak_claim}; that none is below {least_peak} can be proven, and this plan takes {trace.peak_bytes}")
-        # A strategy that proves more, and says how, belongs here: its proof is to be checked again.
-        if self.strategy in STRATEGIES and report.cost_lower_bound != least_cost:
+        builtin = self.strategy in STRATEGIES and self.strategy != "exact"
+        if builtin and report.cost_lower_bound != least_cost:
             raise VerificationError(f"{cost_claim}; of plans of {self.strategy!r} no more than {least_cost} is proven")
-        if self.strategy in STRATEGIES and report.peak_lower_bound != least_peak:
+        if builtin and report.peak_lower_bound != least_peak:
             raise VerificationError(f"{peak_claim}; of plans of {self.strategy!r} no more than {least_peak} is proven")
-        if report.optimal is not None and not proven(report, cost_lower_bound=least_cost, peak_lower_bound=least_peak):
+        if report.optimal is None or proven(report, cost_lower_bound=least_cost, peak_lower_bound=least_peak):
+            return
+        if self.strategy != "exact" or report.optimal not in PROOFS or not self._proven_exactly():
             raise VerificationError(
                 f"the report says {report.optimal!r} is proven; what can be proven again is cost {least_cost} and peak {least_peak}"
             )
+
+    def _proven_exactly(self) -> bool:
+        """Repeat the proof of strategy "exact", of the order the report names: no plan is sought, none is better."""
+        from planner.search.exact import proves as optimal
+
+        claim = self.report.optimal or ""
+        allowed = None if self.budget is None else self.budget - self.memory.reserve
+        order: Order = "pinned" if claim.endswith("pinned") else "free"
+        problem = Problem(self.graph, allowed, self.memory, order, self.seed, self.effort)
+        return claim.startswith("peak") == (self.budget is None) and optimal(problem, self.schedule)
 
     def execute(self, *, scale: int | None = None) -> Execution:
         """Run the plan on real bytes in one arena; every byte must be that of a plain run. See `planner.executors.arena.execute`.

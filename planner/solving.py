@@ -151,9 +151,12 @@ class Work:
             if target < 1:
                 return
             try:
-                solution = self.judged(self.propose(strategy, msgspec.structs.replace(problem, budget=target)))
+                proposal = self.propose(strategy, msgspec.structs.replace(problem, budget=target))
             except InfeasibleBudget:
                 return
+            if target < allowed:  # what is proven of less memory is not proven of the budget
+                proposal = msgspec.structs.replace(proposal, cost_lower_bound=None, peak_lower_bound=None, optimal=None)
+            solution = self.judged(proposal)
             yield solution
             if solution.arena_bytes <= allowed:
                 return
@@ -217,9 +220,9 @@ class Work:
         peak_bound = max(bound, proposal.peak_lower_bound or 0) if modest else bound
         cost_bound = max(least_cost, proposal.cost_lower_bound or 0.0) if modest else least_cost
         optimal = proposal.optimal if modest else None
-        if budget_bytes is not None and trace.cost <= cost_bound:
+        if budget_bytes is not None and trace.cost <= least_cost:
             optimal = "cost at this budget, order free"
-        elif budget_bytes is None and trace.peak_bytes <= peak_bound:
+        elif budget_bytes is None and trace.peak_bytes <= bound:
             optimal = "peak, order free"
         return Report(
             graph=self.graph.name,

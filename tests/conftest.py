@@ -1,12 +1,15 @@
-"""Where the shared files are, how many tests missed them, and how hard hypothesis tries."""
+"""Where the shared files are, how many tests missed them, how hard hypothesis tries, and the command line in this process."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from planner import cli
 
 ABSENT = "shared files absent"
 _SLOW_BUILDERS = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -25,6 +28,28 @@ def shared() -> Path:
     if not (folder / "cases.md").is_file():
         pytest.skip(ABSENT)
     return folder
+
+
+class Answer:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    """The `planner` command in this process, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["planner", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_info:
+            cli.main()
+        captured = capsys.readouterr()
+        code = exit_info.value.code
+        assert isinstance(code, int)
+        return Answer(code, captured.out, captured.err)
+
+    return call
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -21,7 +21,6 @@ from msgspec.structs import replace
 from naive import canonical_steps, inplace_pairs, keep_all, stacked
 from programs import steps
 from strategies import broken_schedules, digraphs, memory_models, schedules
-from test_cli import run as run
 from test_laws import GRAPHS, MEMORY, PERCENT, budget_of, outcome
 
 from planner import (

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from bench import remat
 from bench.__main__ import main
-from bench.cases import CHEN_GREEDY, SUITES, Rows, Suite, Target
+from bench.cases import SUITES, Rows, Suite, Target
 from bench.measure import AgainstOriginal, Clock, Plans, Subject
 from bench.results import GraphRow, PeerRow, PlanRow, Results, TargetRow, load
 from bench.run import run, wanted
@@ -191,7 +191,7 @@ def test_every_suite_has_a_command_and_a_quick_case() -> None:
 
 def test_shared_graphs_are_read_as_their_notes_say(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLANNER_SHARED", str(shared))
-    assert [remat.missing(name) for name in CHEN_GREEDY] == [None] * len(CHEN_GREEDY)
+    assert [case.missing() for case in SUITES["remat"].cases] == [None] * len(SUITES["remat"].cases)
     graph = remat.read("chain100")
     plan = optimize(graph, allocator=None)
     assert plan.report.keep_all.peak_bytes == 101  # unit chain of 100 layers: all forward values and one gradient

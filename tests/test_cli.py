@@ -13,33 +13,12 @@ from pathlib import Path
 import networkx as nx
 import pytest
 from click.testing import CliRunner
+from conftest import Answer
 
 import planner
 from planner import cli
 from planner.lowering.files import read_graph
 from planner.names import ALLOCATORS, STRATEGIES, printable
-
-
-class Answer:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
-    """The `planner` command in this process, in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["planner", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_info:
-            cli.main()
-        captured = capsys.readouterr()
-        code = exit_info.value.code
-        assert isinstance(code, int)
-        return Answer(code, captured.out, captured.err)
-
-    return call
 
 
 def error_lines(answer: Answer) -> list[str]:

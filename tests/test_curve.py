@@ -17,12 +17,12 @@ from typing import Any
 import msgspec
 import networkx as nx
 import pytest
+from conftest import Answer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from naive import canonical_steps, least_cost
 from strategies import memory_models, simple_digraphs
-from test_cli import Answer, error_lines
-from test_cli import run as run
+from test_cli import error_lines
 from test_laws import GRAPHS as TRAINING_GRAPHS
 from test_laws import layered_digraphs, outcome
 

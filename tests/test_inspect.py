@@ -14,9 +14,10 @@ from typing import Any
 
 import networkx as nx
 import pytest
+from conftest import Answer
 from rich.console import Console
 
-from planner import cli, zoo
+from planner import zoo
 from planner.analysis.inventory import take_inventory
 from planner.analysis.modules import Breakdown, Row, break_down
 from planner.lowering.onnx import from_onnx
@@ -305,28 +306,6 @@ def test_the_largest_model_of_the_zoo_is_told_in_seconds() -> None:
     assert time.process_time() - start < 10
     assert found.total.parameters == 376_355_880  # design.md 5
     assert len([row for row in found.modules if row.depth == 2 and row.name.startswith("stage3.")]) == 319
-
-
-class Answer:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
-    """The `planner` command in this process, in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["planner", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_info:
-            cli.main()
-        captured = capsys.readouterr()
-        code = exit_info.value.code
-        assert isinstance(code, int)
-        return Answer(code, captured.out, captured.err)
-
-    return call
 
 
 RESNET = ("inspect", "resnet:2-2", "--batch", "2", "--dim", "image=64")

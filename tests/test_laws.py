@@ -143,7 +143,7 @@ def test_a_plan_is_legal_and_fits_or_the_error_names_a_minimum_that_works(
     assert found.minimum is not None
     assert found.minimum > budget
     assert found.peak_lower_bound <= found.minimum
-    assert found.proven == (budget < found.peak_lower_bound)
+    assert found.proven or budget >= found.peak_lower_bound  # minimum cuts and the enumeration prove more
     assert found.binding_op is None or found.binding_op in graph.op_named
     assert set(found.live) <= set(graph.tensors)
     check_plan(optimize(digraph, found.minimum, **options), found.minimum, allocator)

@@ -3,37 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from planner import cli, zoo
+from planner import zoo
 from planner.lowering.schema import lower
 from planner.zoo.options import Option, options_of
-
-
-class Answer:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
-    """The `planner` command in this process, in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["planner", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_info:
-            cli.main()
-        captured = capsys.readouterr()
-        code = exit_info.value.code
-        assert isinstance(code, int)
-        return Answer(code, captured.out, captured.err)
-
-    return call
 
 
 @pytest.mark.parametrize("name", zoo.MODELS)

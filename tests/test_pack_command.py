@@ -25,7 +25,6 @@ from hypothesis import strategies as st
 from naive import lower_bound, naive_peak, overlaps
 from programs import op, steps
 from test_cli import error_lines
-from test_cli import run as run
 
 from planner import Allocation, Graph, PlanFileError, VerificationError, allocate, simulate
 from planner.executors.arena import execute

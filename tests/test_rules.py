@@ -15,13 +15,12 @@ import msgspec
 import networkx as nx
 import numpy as np
 import pytest
+from conftest import Answer
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from naive import canonical_steps, history, keep_all, program_order
 from programs import op, steps
 from strategies import digraphs, op_sequences, simple_digraphs
-from test_cli import Answer
-from test_cli import run as run
 from test_kernels import recompute_twin
 from test_laws import ALLOCATORS, MEMORY, PERCENT, budget_of, layered_digraphs, outcome
 

@@ -53,11 +53,30 @@ def exact(problem: Problem, *, claims: bool = True) -> Proposal:
     return search.proposal(claims=claims)
 
 
-class _Search:
-    """One problem: the best plan so far, and the best bound."""
+def proves(problem: Problem, schedule: Schedule) -> bool:
+    """True if a plan is proven again to be the cheapest within the budget, or without one of least peak, in the problem's order.
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
+    No plan is sought, so this takes less than finding it; the same answer for the same arguments where there is no deadline.
+
+    Args:
+        schedule: legal, within the budget, and in the program's order where the problem pins that.
+    """
+    search = _Search(problem, others=False)
+    search.keep(schedule)
+    peak_bytes, cost = search.peak_bytes, search.cost
+    search.run()
+    return search.done and (search.peak_bytes, search.cost)[problem.budget is not None] == (peak_bytes, cost)[problem.budget is not None]
+
+
+class _Search:
+    """One problem: the best plan so far, and the best bound.
+
+    Args:
+        others: ask "cuts" and "retention" for plans.
+    """
+
+    def __init__(self, problem: Problem, *, others: bool = True) -> None:
+        self.problem, self.others = problem, others
         self.trials = Trials(problem, "exact")
         self.evaluator = self.trials.evaluator
         self.pinned = problem.order == "pinned" or _one_order(problem.graph)
@@ -123,7 +142,7 @@ class _Search:
 
     def ask_others(self) -> None:
         """The plans of "cuts", and of "retention" that starts from them."""
-        for strategy in (cuts, retention):
+        for strategy in (cuts, retention) if self.others else ():
             if self.done or self.stop():
                 return
             try:

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -23,9 +24,9 @@ from planner.graph import Graph
 from planner.memory import MemoryModel
 from planner.search.machine import Program, compile_program
 
-_WORK: Final = 200_000_000  # non-zeros times nodes of the search tree, at effort 1
+_WORK: Final = 50_000_000  # non-zeros times nodes of the search tree, at effort 1
 #: Non-zeros of the largest program tried at effort 1.
-MOST_ENTRIES: Final = 1_500_000
+MOST_ENTRIES: Final = 600_000
 _TOTAL: Final = 2.0**20  # what costs that are no small whole numbers add up to, about
 
 
@@ -67,22 +68,26 @@ class Stages:
         self.live: dict[tuple[int, int], int] = {}
         self.again: dict[tuple[int, int], int] = {}
         self.stays: dict[tuple[int, int], int] = {}
+        self.through: list[int] = []  # bytes that stay through each stage
         self._columns()
-        for t in range(self.count + 1):
+
+    @cached_property
+    def entries(self) -> int:
+        """About how many non-zeros the matrix has; known before there is one."""
+        return 6 * len(self.live) + 8 * len(self.again)
+
+    def build(self) -> None:
+        """The rows."""
+        for t in range(self.count + 1) if not self._most else ():
             self._flow(t)
             self._stay(t)
             self._memory(t)
-
-    @property
-    def entries(self) -> int:
-        """Non-zeros of the matrix."""
-        return len(self._entries)
 
     def _columns(self) -> None:
         """Live at the start of stage t (t = count + 1: at the end), for values made before it that may be needed; runs again in stage t."""
         program = self.program
         for v, maker in enumerate(program.maker):
-            for t in range(maker + 1, self._last[v] + 1) if maker >= 0 and program.nbytes[v] >= 0 else ():
+            for t in range(maker + 1, self._last[v] + 1) if maker >= 0 else ():
                 self.live[t, v] = self._column(0.0)
         for i, row in enumerate(program.rows):
             last = min(max((self._last[v] for v in row.outs), default=0), self._dies[i], self.count)
@@ -91,6 +96,7 @@ class Stages:
         for t, v in self.live:
             if program.nbytes[v] and t <= self.count:
                 self.stays[t, v] = self._column(0.0)
+        self.through = [self._column(0.0) for _ in range(self.count + 1)]
 
     def _column(self, cost: float) -> int:
         self._costs.append(cost)
@@ -144,12 +150,14 @@ class Stages:
     def _memory(self, t: int) -> None:
         """Bytes at the first run of t, or at the end, and at each run again before it beside what is live all through."""
         program = self.program
-        at_hand = 0 if t == self.count else program.rows[t].read_mask | program.rows[t].out_mask
+        touched = 0 if t == self.count else program.rows[t].read_mask | program.rows[t].out_mask
         terms = {v: self.live[t + 1, v] for v in range(len(program.maker)) if (t + 1, v) in self.live}
-        beside = [(column, self._units(program.nbytes[v])) for v, column in terms.items() if not at_hand >> v & 1 and program.nbytes[v]]
+        beside = [(column, self._units(program.nbytes[v])) for v, column in terms.items() if not touched >> v & 1 and program.nbytes[v]]
         fixed, instead = self._taken(t, terms) if t < self.count else (0.0, [])
         self._row([*beside, *instead], self._units(self.room) - fixed)
-        through = [(v, self.stays[t, v]) for v in range(len(program.maker)) if (t, v) in self.stays]
+        through = {v: self.stays[t, v] for v in range(len(program.maker)) if (t, v) in self.stays}
+        if any((t, i) in self.again for i in range(t)):
+            self._row([(self.through[t], -1.0), *((column, self._units(program.nbytes[v])) for v, column in through.items())], 0.0)
         for i in range(t):
             again = self.again.get((t, i))
             if again is None:
@@ -157,8 +165,8 @@ class Stages:
             own = program.rows[i]
             needed = self._bytes(own.read_mask) + self._bytes(own.fresh_mask) + own.workspace
             saved = self._bytes(_outputs_in_place(program, i))
-            others = [(column, self._units(program.nbytes[v])) for v, column in through if not (own.read_mask | own.out_mask) >> v & 1]
-            self._row([(again, self._units(needed - saved)), *others], self._units(self.room))
+            at_hand = [(through[v], -self._units(program.nbytes[v])) for v in {*own.reads, *own.outs} if v in through]
+            self._row([(again, self._units(needed - saved)), (self.through[t], 1.0), *at_hand], self._units(self.room))
 
     def _taken(self, t: int, after: dict[int, int]) -> tuple[float, list[tuple[int, float]]]:
         """Bytes of inputs, outputs and workspace of a first run; an output whose one input in place stays live needs its own."""
@@ -216,11 +224,14 @@ class Stages:
         for (t, v), column in self.stays.items():
             again = self.again.get((t, program.maker[v]))
             later = (t < self.count and program.rows[t].read_mask >> v & 1) or ((t + 1, v) in self.live and columns[self.live[t + 1, v]])
-            columns[column] = 1.0 if later and not (again is not None and columns[again]) else 0.0
+            if later and not (again is not None and columns[again]):
+                columns[column] = 1.0
+                columns[self.through[t]] += self._units(program.nbytes[v])
         return columns
 
     def violation(self, columns: Floats) -> float:
         """By how much columns break the row they break most; at most 0 for a solution."""
+        self.build()
         sums = np.zeros(len(self._most))
         rows = np.repeat(np.arange(len(self._most)), np.diff(self._starts))
         np.add.at(sums, rows, np.array(self._entries) * columns[self._index])
@@ -247,6 +258,7 @@ class Stages:
             PlannerError: highspy is not installed.
         """
         highspy, solver = _solver()
+        self.build()
         unit, whole = _unit(self._costs)
         nodes = max(1, round(_WORK * effort / max(1, self.entries)))
         for option, setting in (
@@ -276,15 +288,17 @@ class Stages:
         count = len(self._costs)
         lp.num_col_, lp.num_row_ = count, len(self._most)
         lp.col_cost_ = np.array(self._costs) / unit
-        lp.col_lower_, lp.col_upper_ = np.zeros(count), np.ones(count)
+        most = np.ones(count)
+        most[self.through] = highspy.kHighsInf
+        lp.col_lower_, lp.col_upper_ = np.zeros(count), most
         lp.row_lower_, lp.row_upper_ = np.full(len(self._most), -highspy.kHighsInf), np.array(self._most)
         lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
         lp.a_matrix_.start_ = np.array(self._starts)
         lp.a_matrix_.index_ = np.array(self._index)
         lp.a_matrix_.value_ = np.array(self._entries)
-        whole = set(self.stays.values())
+        between = {*self.stays.values(), *self.through}
         kinds = highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger
-        lp.integrality_ = [kinds[column not in whole] for column in range(count)]
+        lp.integrality_ = [kinds[column not in between] for column in range(count)]
         return lp
 
 

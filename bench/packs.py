@@ -1,0 +1,163 @@
+"""Packing alone: tables of the shared data, and the buffers of plans. CPU seconds as in `bench.measure`."""
+
+from __future__ import annotations
+
+import csv
+import gc
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, final
+
+import numpy as np
+
+import planner
+from bench.measure import Bench, Clock, Size, Subject, least
+from bench.results import PackRow, PeerRow, Row
+from planner.packing import Intervals, Packing, find_allocator, pack
+from planner.packing.arena import PlacementOrder, pack_once
+from planner.packing.intervals import sections_of
+from planner.packing.restarts import turns
+from planner.packing.table import read_table
+from planner.units import Budget
+
+#: Rules that place each buffer once: words for the table, order, and whether in the smallest gap.
+RULES: Final[tuple[tuple[str, PlacementOrder, bool], ...]] = (
+    ("breadth first-fit", "breadth", False),
+    ("size first-fit", "size", False),
+    ("breadth best-fit", "breadth", True),
+    ("size best-fit", "size", True),
+)
+
+
+def path_of(file: str) -> Path:
+    """Where a table of the shared data is: `PLANNER_SHARED`, by default beside the repository."""
+    shared = os.environ.get("PLANNER_SHARED") or Path(__file__).resolve().parents[2] / "shared"
+    return Path(shared) / "data" / f"{file}.csv"
+
+
+def live_bytes(path: Path) -> int:
+    """Most bytes live at once, from the file alone."""
+    changes: dict[int, int] = {}
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            if int(row["upper"]) > int(row["lower"]):
+                for time, sign in ((row["lower"], 1), (row["upper"], -1)):
+                    changes[int(time)] = changes.get(int(time), 0) + sign * int(row["size"])
+    return max(itertools.accumulate(changes[time] for time in sorted(changes)))
+
+
+@lru_cache(maxsize=1)
+def warm_search() -> None:
+    """Load the compiled kernels, the search's too."""
+    pair = Intervals(*(np.array(column) for column in ([2, 2], [0, 1], [2, 3], [1, 1], [-1, -1])))
+    pack(pair)
+    next(turns(sections_of(pair), pair.end - pair.start, 2, 0))[0].run(1000)
+
+
+@final
+@dataclass(frozen=True)
+class Tables:
+    """One table of the shared data: the rules that place once, and the packer.
+
+    Args:
+        name: short, for the table.
+        file: below the shared data, without `.csv`.
+        capacities: bytes, one run each; None: the smallest arena.
+        efforts: of the runs for the smallest arena.
+        peer: CPU seconds of MiniMalloc at the first capacity.
+    """
+
+    name: str
+    file: str
+    capacities: tuple[int | None, ...] = (None,)
+    efforts: tuple[float, ...] = (4.0,)
+    peer: float | None = None
+    rules: bool = True
+    size: Size = "normal"
+
+    def missing(self) -> str | None:
+        return None if path_of(self.file).is_file() else f"{self.file}: no such table in the shared data (set PLANNER_SHARED)"
+
+    def rows(self, bench: Bench) -> Iterator[Row]:
+        warm_search()
+        path = path_of(self.file)
+        table = read_table(path)
+        live = live_bytes(path)
+
+        def row(asked: str, rule: str, packing: Packing, clocks: list[Clock], capacity: int | None = None) -> PackRow:
+            table.check(packing)
+            return PackRow(
+                self.name, asked, len(table.rows), live, packing.top_bytes, packing.bound_bytes, rule, packing.nodes,
+                least([clock.seconds for clock in clocks]), capacity,
+            )  # fmt: skip
+
+        for rule, order, best in RULES if self.rules else ():
+            clocks = [Clock() for _ in range(bench.repeat)]
+            for clock in clocks:
+                packing = clock.timed("pack", pack_once)(table.intervals, order=order, best=best)
+            yield row(rule, rule, packing, clocks)
+        for capacity in self.capacities:
+            for effort in self.efforts if capacity is None else (4.0,):
+                clocks = [Clock() for _ in range(bench.repeat)]
+                for clock in clocks:
+                    gc.collect()
+                    packing = clock.timed("pack", pack)(table.intervals, capacity=capacity, effort=effort)
+                asked = f"smallest, effort {effort:g}" if capacity is None else f"within {capacity}"
+                yield row(asked, packing.rule, packing, clocks, capacity)
+        if self.peer is not None:
+            yield PeerRow(
+                self.name, "MiniMalloc", f"within {self.capacities[0]}", "measured in the shared notes on allocation, section 1",
+                arena_bytes=self.capacities[0], cpu={"pack": self.peer},
+            )  # fmt: skip
+
+
+@final
+@dataclass(frozen=True)
+class PlanTables:
+    """The buffers of plans made for live bytes, packed by "auto".
+
+    Args:
+        budgets: where nothing fits one, the least that works is planned.
+    """
+
+    subject: Subject
+    budgets: tuple[Budget | None, ...]
+    strategy: str = "auto"
+    size: Size = "normal"
+
+    @property
+    def name(self) -> str:
+        return self.subject.name
+
+    def missing(self) -> str | None:
+        return self.subject.missing()
+
+    def rows(self, bench: Bench) -> Iterator[Row]:
+        warm_search()
+        graph, memory = bench.graph(self.subject).graph, self.subject.memory
+        allocator = find_allocator("auto")[1]
+        for budget in self.budgets:
+            clock = Clock()
+            asked = "least peak" if budget is None else str(budget)
+            try:
+                with clock("plan"):
+                    plan = planner.optimize(graph, budget, strategy=self.strategy, allocator=None, memory=memory)
+            except planner.InfeasibleBudget as error:
+                asked = f"least that works, not {budget}"
+                with clock("plan"):
+                    plan = planner.optimize(graph, error.minimum, strategy=self.strategy, allocator=None, memory=memory)
+            runs = []
+            for _ in range(bench.repeat):
+                packing = Clock()
+                gc.collect()
+                allocation = packing.timed("pack", allocator)(plan.graph, plan.schedule, memory=memory)
+                runs.append(packing.seconds)
+            trace = planner.simulate(plan.graph, plan.schedule, memory=memory, allocation=allocation)
+            yield PackRow(
+                self.name, f"{asked}, {self.strategy}", len(allocation.buffers), trace.peak_bytes, allocation.arena_bytes,
+                allocation.bound_bytes or 0, "auto", 0, {**least([clock.seconds]), **least(runs)},
+            )  # fmt: skip
