@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Literal, Optional, Protocol
+from typing import Final, Literal, Optional, Protocol
 
 import msgspec
 
@@ -14,6 +14,8 @@ from planner.memory import Allocation, MemoryModel, as_int
 from planner.schedule import Schedule
 
 Order = Literal["free", "pinned"]
+
+MOST_EFFORT: Final = 1e6
 
 #: Told of a plan judged: strategy, peak bytes, cost, and whether it fits.
 Watch = Callable[[str, int, float, bool], None]
@@ -48,7 +50,7 @@ class Problem(msgspec.Struct, frozen=True):
         memory: scope and alignment.
         order: "pinned" forbids first runs in another order than the program's.
         seed: for strategies that draw.
-        effort: work to spend, counted in moves, relative to the default 1.0.
+        effort: work to spend, counted in moves, relative to the default 1.0; more than `MOST_EFFORT` is as good as endless.
         deadline: `time.monotonic()` seconds after which the best so far is returned, or None.
         watch: told of each plan judged; it says nothing back.
         starts: plans of `graph` for other budgets, to begin from; they may be above this one. A strategy need not look at them.
@@ -69,6 +71,7 @@ class Problem(msgspec.Struct, frozen=True):
         if seed is None:
             raise PlannerError(f"seed {self.seed!r} is not an int")
         msgspec.structs.force_setattr(self, "seed", seed)
+        msgspec.structs.force_setattr(self, "effort", min(self.effort, MOST_EFFORT))
 
     @property
     def out_of_time(self) -> bool:

@@ -21,6 +21,7 @@ from planner.memory import MemoryModel
 _INSTANTS: Final = 96  # tried at effort 1
 _NEAR: Final = 0.97  # of the best bound: what an instant has to prove at first to be looked at closely
 _BRANCHED: Final = 4
+_MOST_EFFORT: Final = 4.0
 _NODES: Final = 2000  # of all branchings at effort 1
 _NODE_ROWS: Final = 400_000  # and so many ops in all their networks, at most
 
@@ -42,7 +43,7 @@ def certified_cost(graph: Graph, memory: MemoryModel, budget: int, *, effort: fl
 
     Args:
         budget: most peak bytes, the reserve taken off, residents included in scope "total".
-        effort: instants and branches tried, relative to the default.
+        effort: instants and branches tried, relative to the default; at most 4, as no deadline ends this.
 
     >>> from planner.graph import Op, Tensor
     >>> ops = [Op("a", (Tensor("a", 4),)), Op("b", (Tensor("b", 4),), reads=("a",)), Op("c", (Tensor("c", 2),), reads=("b",))]
@@ -62,6 +63,7 @@ class _Search:
 
     def __init__(self, storages: Storages, budget: int, effort: float) -> None:
         self.storages, self.budget = storages, budget
+        effort = min(effort, _MOST_EFFORT)
         self.most = max(1, round(_INSTANTS * effort))
         self.nodes = round(min(_NODES, _NODE_ROWS / max(1, len(storages.step_cost))) * effort)
         self.best: Fraction | float = Fraction(0)

@@ -22,6 +22,7 @@ from planner.search.trials import Candidate, Trials
 _CUTS: Final = 1_500_000  # looked at, over all stretches, at effort 1
 _CUTS_APART: Final = 150_000  # the same, for the finest partition of the backward ops
 _POINTS: Final = 128  # of a front at least, at effort 1; more where they are so many in all
+_MOST_POINTS: Final = 1 << 18  # whatever the effort: they take memory
 _WORK: Final = 20_000_000
 _SLICE: Final = 1 << 16  # cuts looked at between two looks at the clock
 _ENDLESS: Final = 1 << 61
@@ -135,7 +136,7 @@ class Recurrence:
         ways = 1 + self.table[:, kernels.READS_AFTER]  # each state of either end is solved, and each way to leave a cut tried
         lengths = self.of_kind[:, 1] - self.of_kind[:, 0]
         self.cuts = int((lengths * ways[self.of_kind[:, 1]]).sum() * ways.mean())
-        self.points = max(8, int(effort * max(_POINTS, min(_WORK / max(1, self.cuts), 1 << 16))))
+        self.points = max(8, int(min(effort * max(_POINTS, min(_WORK / max(1, self.cuts), 1 << 16)), _MOST_POINTS)))
 
     def solve(self, headroom: int | None, *, stop: Callable[[], bool] = lambda: False) -> int | None:
         """All fronts up to a headroom; None: only where each begins.

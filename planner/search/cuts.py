@@ -25,6 +25,8 @@ _FINER: Final = 12  # more of them, around the budget
 _MOST_CROSSING: Final = 16
 _STEEPNESS: Final = (0.0, 0.8, 0.95)  # of the bytes that count against a threshold, along the forward pass
 _THRESHOLDS: Final = 16  # sets of checkpoints tried for one kind of candidate
+_LEAST_SETS: Final = 10  # of checkpoints, swept in any case
+_SWEPT_ROWS: Final = 1_000_000  # ops in all sets swept, at most, at effort 1
 _MOVES: Final = 400  # stretches exchanged between plans, and as many left out, at effort 1
 _ROWS: Final = 3_000_000  # and so many ops looked at, at most
 _RENEWALS: Final = 800  # peaks relieved anew from one plan, at effort 1
@@ -91,10 +93,12 @@ class _Cuts:
         """Every set of checkpoints; then what does not fit is relieved until it does, and the best is made cheaper."""
         problem = self.trials.problem
         bound = 0.0 if problem.budget is None else certified_cost(problem.graph, problem.memory, problem.budget).cost
-        for fixed in self._checkpoints():
+        sets = list(self._checkpoints())
+        spread = sorted(range(len(sets)), key=lambda k: f"{k:b}"[::-1].ljust(20, "0"))  # so that fewer of them are spread over all
+        for k in spread[: max(_LEAST_SETS, round(_SWEPT_ROWS / len(self.before) * problem.effort))]:
             if self.trials.stop() or self._done(bound):
                 return
-            self.sweep(fixed)
+            self.sweep(sets[k])
         refinement = Refinement(self.trials)
         if problem.budget is None:
             self._lower(refinement)
