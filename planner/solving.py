@@ -163,6 +163,40 @@ class Work:
             target = min(target - (solution.arena_bytes - allowed), solution.trace.peak_bytes - 1)
 
     def solve(self, name: str, strategy: Strategy, problem: Problem, budget_bytes: int | None) -> Solution:
+        """The best of what is found at effort 1, then 2, then 4, as far as the effort goes: so more of it never finds less."""
+        found: list[Solution] = []
+        failures: list[InfeasibleBudget] = []
+        rung, left, late = min(problem.effort, 1.0), problem.effort, False
+        while rung <= left:
+            left -= rung
+            try:
+                found.append(self._solve(name, strategy, msgspec.structs.replace(problem, effort=rung), budget_bytes))
+            except InfeasibleBudget as failure:
+                failures.append(failure)
+            except TimeLimit:
+                if not found:
+                    raise
+                late = True
+            if found and self._is_best(found[-1], budget_bytes):
+                break
+            rung *= 2
+            if problem.out_of_time:
+                late = late or rung <= left
+                break
+        if not found:
+            raise min(failures, key=lambda failure: failure.minimum or 2**63)
+        if budget_bytes is None:
+            best = min(found, key=lambda solution: (solution.arena_bytes, solution.trace.cost))
+        else:
+            best = min(found, key=lambda solution: (solution.trace.cost, solution.arena_bytes))
+        return Solution(msgspec.structs.replace(best.proposal, cut_short=True), best.allocation, best.trace) if late else best
+
+    def _is_best(self, solution: Solution, budget_bytes: int | None) -> bool:
+        """True if no plan can be better, as far as the strategy or one run of everything says."""
+        cheapest = budget_bytes is not None and solution.trace.cost <= self.cost_lower_bound
+        return cheapest or solution.proposal.optimal is not None
+
+    def _solve(self, name: str, strategy: Strategy, problem: Problem, budget_bytes: int | None) -> Solution:
         """Keep-all if it fits (with the user's rules: `base`), else what the strategy finds, else its plan of least peak."""
         peaks = [self.base.trace.peak_bytes]
         if budget_bytes is not None:
@@ -220,6 +254,8 @@ class Work:
         peak_bound = max(bound, proposal.peak_lower_bound or 0) if modest else bound
         cost_bound = max(least_cost, proposal.cost_lower_bound or 0.0) if modest else least_cost
         optimal = proposal.optimal if modest else None
+        if optimal is not None and optimal.startswith("peak") != (budget_bytes is None):
+            optimal = None  # it is the plan of least peak, after no other was found within the budget
         if budget_bytes is not None and trace.cost <= least_cost:
             optimal = "cost at this budget, order free"
         elif budget_bytes is None and trace.peak_bytes <= bound:

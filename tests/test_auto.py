@@ -45,6 +45,17 @@ def test_c5_splits_nothing_and_says_what_no_plan_goes_below() -> None:
     assert (caught.value.proven, caught.value.minimum) == (True, 39_829_110_788)
 
 
+@pytest.mark.parametrize("model", ["unet:2", "gpt:2"])
+def test_more_effort_never_finds_less(model: str) -> None:
+    small = {"unet:2": {"image": 64, "padding": 1}, "gpt:2": {"hidden": 32, "heads": 2, "tokens": 16, "vocabulary": 64}}
+    program = planner.lower(zoo.build(model, batch=2, **small[model]))
+    report = optimize(program, allocator=None).report
+    least, most = report.plan.peak_bytes, report.keep_all.peak_bytes
+    for budget in (least, least + (most - least) // 3):
+        costs = [optimize(program, budget, allocator=None, effort=effort).report.plan.cost for effort in (1.0, 2.0, 5.0)]
+        assert costs == sorted(costs, reverse=True)
+
+
 #: C10: a chain of 1000 forward steps; least cost of any plan.
 C10 = {8: 6286, 16: 4186, 64: 2938, 1001: 2001}
 

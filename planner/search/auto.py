@@ -57,9 +57,8 @@ def _annealed(problem: Problem) -> Proposal:
     evaluator = evaluator_of(problem.graph, problem.memory)
     part = evaluator.forward_part()
     chained = part is not None and 2 * len(part.position) >= int(part.origin.sum())
-    strategies = (cuts, chain) if chained else (cuts,)
     try:
-        found = _best(problem, (strategies,))
+        found = _best(problem, ((cuts, chain) if chained else (cuts,),))
     except (InfeasibleBudget, TimeLimit):
         return retention(problem, starts=_SEGMENTS)
     if problem.budget is None:
@@ -67,7 +66,7 @@ def _annealed(problem: Problem) -> Proposal:
     once, cost = (sum(evaluator.encoded.arrays.cost[rows]) for rows in (evaluator.keep_all, evaluator.sequence(found.schedule)))
     if found.cut_short or cost - once <= CLOSED * once:
         return found
-    bound = certified_cost(problem.graph, problem.memory, problem.budget, effort=problem.effort).cost
+    bound = certified_cost(problem.graph, problem.memory, problem.budget).cost
     return found if cost - bound <= CLOSED * once else retention(problem, starts=(lambda _: found,))
 
 

@@ -40,13 +40,13 @@ def lower_bounds(graph: Graph, memory: MemoryModel, budget: int | None, *, plan_
     evaluator = evaluator_of(graph, memory)
     once = evaluator.evaluate(evaluator.keep_all)
     assert once is not None
-    peak_bytes, one_run = once
-    least_peak = peak_lower_bound(graph, memory).nbytes
-    if budget is not None and (plan_cost <= one_run or peak_bytes <= budget):
-        return LowerBounds(least_peak, one_run)
-    answer = enumerated(Problem(graph, budget, memory)) if budget is not None or peak_bytes > least_peak else None
+    keep_all_bytes, cost = once
+    peak_bytes = peak_lower_bound(graph, memory).nbytes
     if budget is None:
-        return LowerBounds(least_peak if answer is None else int(answer.bound), one_run)
-    cost = certified_cost(graph, memory, budget, effort=effort).cost if answer is None else answer.bound
-    # The exact optimum, rounded once, may be above the sum of a plan's costs, rounded at every step.
-    return LowerBounds(least_peak, plan_cost if plan_cost < cost <= plan_cost * (1 + 1e-12) else cost)
+        answer = enumerated(Problem(graph, None, memory)) if keep_all_bytes > peak_bytes else None
+        peak_bytes = peak_bytes if answer is None else int(answer.bound)
+    elif plan_cost > cost and keep_all_bytes > budget:
+        answer = enumerated(Problem(graph, budget, memory))
+        cost = certified_cost(graph, memory, budget, effort=effort).cost if answer is None else answer.bound
+    # Sums in another order, or rounded at other steps, may differ in the last bits.
+    return LowerBounds(peak_bytes, plan_cost if plan_cost < cost <= plan_cost * (1 + 1e-12) else cost)

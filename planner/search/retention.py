@@ -152,6 +152,10 @@ class _Search:
             moves = round(unit * 2 ** min(cycle, 30))
             hunt = _HUNT if self.trials.best is None else 1  # moves come cheaper until something fits
             part = min(moves, int(left * hunt))
+            if part < moves:  # whole slices, so that a run with less effort judges nothing that one with more does not
+                part -= part % self.per_slice
+                if not part:
+                    break
             self.cycle(moves, part, cycle)
             left -= part / hunt
             cycle += 1
