@@ -35,8 +35,9 @@ def step(update: Update) -> planner.Graph:
 
 
 def missed(graph: Any, budget: Any, **options: Any) -> InfeasibleBudget:
+    """By a planner that keeps the order and drops activations alone: others update early, and make gradients again."""
     with pytest.raises(InfeasibleBudget) as caught:
-        planner.optimize(graph, budget, **options)
+        planner.optimize(graph, budget, **{"strategy": "chen-budget", **options})
     error = caught.value
     cause, least = str(error).split("\n")
     assert least.startswith("Least that works: ")
@@ -64,7 +65,7 @@ def test_c6_at_5gb_the_per_tensor_step_needs_recomputation_too() -> None:
     best = missed(step("multi-tensor"), "5GB").remedies[0]
     assert (best.action, best.at_least) == ("per-tensor update with recomputation", True)
     assert best.peak_bytes == 4 * W + LARGEST
-    assert planner.optimize(step("per-tensor"), "5GB", allocator=None).report.extra_runs > 0
+    assert planner.optimize(step("per-tensor"), "5GB", strategy="chen-budget", allocator=None).report.extra_runs > 0
 
 
 @pytest.mark.parametrize("update", ["multi-tensor", "per-tensor", "fused"])
@@ -281,7 +282,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         path = tmp_path / "graph.json"
         program = graph if isinstance(graph, planner.Graph) else planner.lower(graph)
         path.write_bytes(program.to_json())
-        monkeypatch.setattr(sys, "argv", ["planner", "optimize", str(path), *map(str, arguments)])
+        monkeypatch.setattr(sys, "argv", ["planner", "optimize", str(path), "--strategy", "chen-budget", *map(str, arguments)])
         with pytest.raises(SystemExit) as exit_info:
             cli.main()
         captured = capsys.readouterr()
@@ -297,7 +298,7 @@ def test_the_command_says_cause_and_remedy_in_one_line_and_the_least_that_works_
     cause, least = err.splitlines()
     assert "the optimizer step" in cause
     assert "Per-tensor update: 4.80 GiB (5151919584 bytes)." in cause
-    assert least == "Least that works: 5.67 GiB (6086532640 bytes, 'auto'). Raise the budget to that."
+    assert least == "Least that works: 5.67 GiB (6086532640 bytes, 'chen-budget'). Raise the budget to that."
 
 
 def test_the_command_in_json_has_the_facts(run: Any) -> None:

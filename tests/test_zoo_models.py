@@ -438,7 +438,6 @@ def test_case_c5_in_eight_chunks_a_plan_holds_the_logits_of_one() -> None:
     graph = differentiate(layers.graph, loss=loss)
     plan = planner.optimize(graph, memory=MemoryModel(scope="activations"), allocator=None).report.plan
     assert 2 * 19_914_555_392 // 8 < plan.peak_bytes <= 5_247_074_304
-    assert plan.peak_bytes > 5_247_074_304 * 0.99
 
 
 def test_the_peak_of_a_gpt_with_a_large_vocabulary_is_its_loss() -> None:

@@ -59,8 +59,10 @@ def _annealed(problem: Problem) -> Proposal:
     chained = part is not None and 2 * len(part.position) >= int(part.origin.sum())
     try:
         found = _best(problem, ((cuts, chain) if chained else (cuts,),))
-    except (InfeasibleBudget, TimeLimit):
+    except InfeasibleBudget:
         return retention(problem, starts=_SEGMENTS)
+    except TimeLimit:
+        return msgspec.structs.replace(_best(problem, (_SEGMENTS,)), cut_short=True)
     if problem.budget is None:
         return retention(problem, starts=(lambda _: found, *_SEGMENTS))
     once, cost = (sum(evaluator.encoded.arrays.cost[rows]) for rows in (evaluator.keep_all, evaluator.sequence(found.schedule)))
@@ -74,9 +76,9 @@ def _best(problem: Problem, rounds: Iterable[tuple[Strategy, ...]]) -> Proposal:
     """The cheapest plan of the first round that has one (without a budget: of least peak)."""
     evaluator = evaluator_of(problem.graph, problem.memory)
     failures: list[InfeasibleBudget] = []
+    late: TimeLimit | None = None
     for strategies in rounds:
         ranked: list[tuple[float, float, int, Proposal]] = []
-        late: TimeLimit | None = None
         for place, strategy in enumerate(strategies):
             try:
                 proposal = strategy(problem)
@@ -94,6 +96,6 @@ def _best(problem: Problem, rounds: Iterable[tuple[Strategy, ...]]) -> Proposal:
         if ranked:
             best = min(ranked, key=lambda row: row[:3])[3]
             return msgspec.structs.replace(best, cut_short=late is not None or any(row[3].cut_short for row in ranked))
-        if late is not None:
-            raise late
+    if late is not None:
+        raise late
     raise min(failures, key=lambda failure: failure.minimum or 2**63)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from functools import partial
 from typing import NamedTuple
 
 from planner.analysis.bounds import infeasible
@@ -21,7 +20,7 @@ class Candidate(NamedTuple):
 
 
 class Trials:
-    """Keep-all and the plans to begin from are tried first, so that nothing worse is ever proposed.
+    """Keep-all is tried first, so that nothing worse is ever proposed.
 
     Args:
         problem: what was asked.
@@ -37,8 +36,6 @@ class Trials:
         self._best_sequence: Ints = self.evaluator.keep_all
         self._least: Candidate | None = None
         self.evaluate((), lambda: self.evaluator.keep_all)
-        for place, start in enumerate(problem.starts):
-            self.evaluate(("start", place), partial(self.evaluator.sequence, start))
 
     def evaluate(self, key: Hashable, make: Callable[[], Ints]) -> Candidate | None:
         """Evaluate the op rows that `make` returns, or recall them by key; None where they are illegal."""
