@@ -61,7 +61,8 @@ def proves(problem: Problem, schedule: Schedule) -> bool:
     Args:
         schedule: legal, within the budget, and in the program's order where the problem pins that.
     """
-    search = _Search(problem, others=False)
+    # From another start the same proof may look at more states.
+    search = _Search(msgspec.structs.replace(problem, effort=8 * problem.effort), others=False)
     search.keep(schedule)
     peak_bytes, cost = search.peak_bytes, search.cost
     search.run()
