@@ -217,9 +217,9 @@ def test_c7_an_unread_head_that_is_no_output_is_called_dead() -> None:
 
 
 def test_c8_takes_the_two_legal_pairs_and_the_third_when_c2_is_not_returned() -> None:
-    kept = optimize(cases.c8())
+    kept = optimize(cases.c8(), 10**9)
     assert {(o, i) for _, o, i in kept.verify().inplace_taken} == {("r1", "n1"), ("r2", "s")}
-    freed = optimize(cases.c8(c2_returned=False))
+    freed = optimize(cases.c8(c2_returned=False), 10**9)
     assert ("s", "c2") in {(o, i) for _, o, i in freed.verify().inplace_taken}
 
 
