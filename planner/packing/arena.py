@@ -87,9 +87,6 @@ def pack(
     return search.packing()
 
 
-
-
-
 def pack_once(intervals: Intervals, *, order: PlacementOrder, best: bool) -> Packing:
     """Each buffer once, at the lowest offset where it fits, or (`best`) where it leaves the smallest gap.
 

@@ -11,13 +11,14 @@ import msgspec
 import numpy as np
 
 from planner.analysis.certificate import certified_cost
-from planner.analysis.encode import BACKWARD, UPDATE, Flags, Ints
+from planner.analysis.encode import BACKWARD, Flags, Ints
 from planner.analysis.instants import Instant, Storages, storages_of
 from planner.errors import PlannerError
 from planner.kernels.segments import recompute, threshold_cuts
 from planner.problem import Problem, Proposal
 from planner.search.recursive import recursive
 from planner.search.refine import Refinement
+from planner.search.relief import touches_updated
 from planner.search.trials import Candidate, Trials
 
 _CUTS: Final = 12  # over the price, for one set of checkpoints
@@ -84,7 +85,7 @@ class _Cuts:
         turn = _turn(self.storages)
         self.before = (rows < turn) & ~arrays.resident
         self.after = rows >= turn
-        self.stuck = _touches_updated(self.storages)
+        self.stuck = touches_updated(self.storages.arrays)
         self.plans: dict[Candidate, _Plan] = {}
         self._none = np.full(len(rows), -1, dtype=np.int64)
         self.keep_all = self.judged(np.zeros(len(rows), dtype=np.bool_))
@@ -297,15 +298,3 @@ def _turn(storages: Storages) -> int:
     """The row at which the program turns: its first backward op."""
     backward = np.flatnonzero(storages.arrays.phase == BACKWARD)
     return int(backward[0]) if len(backward) else len(storages.arrays.phase)
-
-
-def _touches_updated(storages: Storages) -> Flags:
-    """Ops that read or make a storage which an op before the update phase updates: its old versions are gone later."""
-    arrays = storages.arrays
-    updated = np.zeros(len(arrays.root), dtype=np.bool_)
-    updated[arrays.root[arrays.is_update & (arrays.phase[arrays.producer] != UPDATE)]] = True
-    touched = np.zeros(len(arrays.phase), dtype=np.bool_)
-    touched[arrays.producer[updated[arrays.root]]] = True
-    readers = np.repeat(np.arange(len(arrays.phase)), np.diff(arrays.read_ptr))
-    touched[readers[updated[arrays.root[arrays.read_value]]]] = True
-    return touched
