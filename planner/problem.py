@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, Literal, Optional, Protocol
 
 import msgspec
@@ -77,6 +77,19 @@ class Problem(msgspec.Struct, frozen=True):
     def out_of_time(self) -> bool:
         """True once the deadline has passed."""
         return self.deadline is not None and time.monotonic() > self.deadline
+
+
+def rungs(effort: float) -> Iterator[float]:
+    """The searches an effort is worth: of 1, then 2, then 4, while the sum stays within it; so that more effort only adds searches.
+
+    >>> list(rungs(7.5)), list(rungs(0.3))
+    ([1.0, 2.0, 4.0], [0.3])
+    """
+    rung = min(effort, 1.0)
+    while rung <= effort:
+        yield rung
+        effort -= rung
+        rung *= 2
 
 
 class Proposal(msgspec.Struct, frozen=True):

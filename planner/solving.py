@@ -16,7 +16,7 @@ from planner.errors import InfeasibleBudget, ScheduleError, TimeLimit
 from planner.graph import Graph
 from planner.memory import Allocation, MemoryModel
 from planner.packing import find_allocator
-from planner.problem import Allocator, Order, Problem, Proposal, Standing, Strategy
+from planner.problem import Allocator, Order, Problem, Proposal, Standing, Strategy, rungs
 from planner.report import Figures, Report, replayed
 from planner.schedule import Schedule
 from planner.search.proofs import lower_bounds
@@ -166,22 +166,20 @@ class Work:
         """The best of what is found at effort 1, then 2, then 4, as far as the effort goes: so more of it never finds less."""
         found: list[Solution] = []
         failures: list[InfeasibleBudget] = []
-        rung, left, late = min(problem.effort, 1.0), problem.effort, False
-        while rung <= left:
-            left -= rung
+        late = False
+        for effort in rungs(problem.effort):
+            if (found or failures) and problem.out_of_time:
+                late = True
+                break
             try:
-                found.append(self._solve(name, strategy, msgspec.structs.replace(problem, effort=rung), budget_bytes))
+                found.append(self._solve(name, strategy, msgspec.structs.replace(problem, effort=effort), budget_bytes))
             except InfeasibleBudget as failure:
                 failures.append(failure)
             except TimeLimit:
                 if not found:
                     raise
                 late = True
-            if found and self._is_best(found[-1], budget_bytes):
-                break
-            rung *= 2
-            if problem.out_of_time:
-                late = late or rung <= left
+            if found and self._is_best(found[-1], budget_bytes, effort=problem.effort):
                 break
         if not found:
             raise min(failures, key=lambda failure: failure.minimum or 2**63)
@@ -191,10 +189,14 @@ class Work:
             best = min(found, key=lambda solution: (solution.trace.cost, solution.arena_bytes))
         return Solution(msgspec.structs.replace(best.proposal, cut_short=True), best.allocation, best.trace) if late else best
 
-    def _is_best(self, solution: Solution, budget_bytes: int | None) -> bool:
-        """True if no plan can be better, as far as the strategy or one run of everything says."""
-        cheapest = budget_bytes is not None and solution.trace.cost <= self.cost_lower_bound
-        return cheapest or solution.proposal.optimal is not None
+    def _is_best(self, solution: Solution, budget_bytes: int | None, *, effort: float) -> bool:
+        """True if no plan can be better: by the strategy's word, by one run of everything, or by the bound that the report will state."""
+        cost = solution.trace.cost
+        if solution.proposal.optimal is not None or budget_bytes is None:
+            return solution.proposal.optimal is not None
+        if cost <= self.cost_lower_bound:
+            return True
+        return lower_bounds(self.graph, self.memory, budget_bytes - self.memory.reserve, plan_cost=cost, effort=effort).cost >= cost
 
     def _solve(self, name: str, strategy: Strategy, problem: Problem, budget_bytes: int | None) -> Solution:
         """Keep-all if it fits (with the user's rules: `base`), else what the strategy finds, else its plan of least peak."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeVar, Union
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -16,7 +16,7 @@ from planner.errors import InfeasibleBudget, TimeLimit
 from planner.graph import Graph
 from planner.memory import MemoryModel
 from planner.plan import Plan
-from planner.problem import Allocator, Order, Problem, Strategy
+from planner.problem import Allocator, Order, Problem, Strategy, rungs
 from planner.schedule import Schedule
 from planner.solving import Solution, Work
 from planner.units import Budget, format_bytes, parse_budget
@@ -51,19 +51,27 @@ class _Answer(NamedTuple):
     cut_short: bool
 
 
-_Task = tuple[str, Union[int, None]]  # strategy, and budget in bytes or None for the least peak
+class _Task(NamedTuple):
+    """One search: of a strategy, for a budget in bytes or None for the least peak, with some effort."""
+
+    strategy: str
+    budget: int | None
+    effort: float
+
+    def asked(self, problem: Problem, starts: tuple[Schedule, ...]) -> Problem:
+        """The problem with this budget and effort, from plans for other budgets."""
+        return msgspec.structs.replace(problem, budget=self.budget, effort=self.effort, starts=starts)
 
 
-def _answer(work: Work, problem: Problem, strategy: Strategy, budget_bytes: int | None, starts: tuple[Schedule, ...] = ()) -> _Answer:
-    """Every plan that a strategy comes to for one budget, from plans for other budgets."""
-    problem = msgspec.structs.replace(problem, starts=starts)
+def _answer(work: Work, problem: Problem, strategy: Strategy) -> _Answer:
+    """Every plan that a strategy comes to for one problem, whose budget has the reserve in it still."""
     found: list[_Found] = []
     cut_short = problem.out_of_time
     try:
-        if budget_bytes is None:
+        if problem.budget is None:
             solutions = iter([work.judged(work.propose(strategy, problem))])
         else:
-            solutions = work.attempts(strategy, problem, budget_bytes - work.memory.reserve)
+            solutions = work.attempts(strategy, problem, problem.budget - work.memory.reserve)
         for solution in solutions:
             found.append(_found(solution))
             cut_short = solution.proposal.cut_short or problem.out_of_time
@@ -85,7 +93,6 @@ class _Parcel(NamedTuple):
     memory: MemoryModel
     order: Order
     seed: int
-    effort: float
     deadline: float | None
     save: tuple[str, ...]
     recompute: tuple[str, ...]
@@ -94,16 +101,17 @@ class _Parcel(NamedTuple):
 _unpacked: dict[str, tuple[Work, Problem]] = {}
 
 
-def _answer_elsewhere(parcel: _Parcel, strategy: Strategy, budget_bytes: int | None, starts: tuple[Schedule, ...]) -> _Answer:
+def _answer_elsewhere(parcel: _Parcel, strategy: Strategy, task: _Task, starts: tuple[Schedule, ...]) -> _Answer:
     """`_answer` in another process, which unpacks a graph once for all its tasks."""
     if parcel.token not in _unpacked:
         _unpacked.clear()
         graph = Graph.from_json(parcel.graph_json)
         rules = rules_of(graph, parcel.memory, parcel.save, parcel.recompute)
         work = Work(graph, parcel.allocator, parcel.memory, rules=rules)
-        problem = work.problem(order=parcel.order, seed=parcel.seed, effort=parcel.effort, deadline=parcel.deadline)
+        problem = work.problem(order=parcel.order, seed=parcel.seed, effort=1.0, deadline=parcel.deadline)
         _unpacked[parcel.token] = work, problem
-    return _answer(*_unpacked[parcel.token], strategy, budget_bytes, starts)
+    work, problem = _unpacked[parcel.token]
+    return _answer(work, task.asked(problem, starts), strategy)
 
 
 def _halvings(budgets: Sequence[int]) -> Iterator[list[int]]:
@@ -123,7 +131,8 @@ class Sweep:
     """Every strategy at every budget, from the middle outwards; each search begins from the plans of its neighbours.
 
     Searches of one round are independent of each other, so the number of processes does not matter. A search that cannot find anything
-    better is left out: nothing fits by proof, or the strategy has a plan that costs no more than is proven.
+    better is left out: nothing fits by proof, or the strategy has a plan that costs no more than is proven. All is done with effort 1,
+    then again with 2, from what is known by then, then with 4, as far as the effort goes: at given budgets more effort never finds less.
     """
 
     def __init__(
@@ -137,7 +146,7 @@ class Sweep:
         self.base = _found(work.base)
         self.answers: dict[_Task, _Answer] = {}
         self.bounds: dict[int, float] = {}
-        self.chosen: dict[_Task, _Found] = {}
+        self.chosen: dict[tuple[str, int], _Found] = {}
         self.total = 0
         self.stopped = False
         self._parcel: _Parcel | None = None
@@ -145,14 +154,20 @@ class Sweep:
     def points(self, wanted: int | tuple[Budget, ...]) -> tuple[Point, ...]:
         """One point for each strategy and budget, by strategy, then by budget."""
         count = wanted if isinstance(wanted, int) else len(wanted)
-        self.total = len(self.searches) * (1 + count) + count
-        least: list[_Task] = [(name, None) for name in self.searches]
-        self._keep(self._ask, least)
+        efforts = tuple(rungs(self.problem.effort))
+        self._expect(efforts, count)
+        early = efforts if isinstance(wanted, int) else efforts[:1]  # a number of budgets begins at the least peak there is
+        for effort in early:
+            self._keep(self._ask, self._tasks(effort, None))
         budgets = self._budgets(wanted)
-        reserve = self.work.memory.reserve
-        needed = [budget for budget in budgets if budget - reserve < self.base.arena_bytes]
-        self.total = len(self.searches) * (1 + len(needed)) + len(needed)
-        self._keep(self._search, needed)
+        needed = [budget for budget in budgets if budget - self.work.memory.reserve < self.base.arena_bytes]
+        self._expect(efforts, len(needed))
+        self._keep(self._bind, needed)
+        for effort in efforts:
+            if effort not in early:
+                self._keep(self._ask, self._tasks(effort, None))
+            for middles in _halvings(needed):
+                self._keep(self._ask, self._tasks(effort, *middles))
         return tuple(point for name in self.searches for point in self._line(name, budgets))
 
     def plan(self, point: Point, *, save: tuple[str, ...] = (), recompute: tuple[str, ...] = ()) -> Plan:
@@ -188,12 +203,17 @@ class Sweep:
                 raise
             self.stopped = True
 
-    def _search(self, budgets: list[int]) -> None:
+    def _expect(self, efforts: tuple[float, ...], count: int) -> None:
+        """So many searches and bounds are ahead in all."""
+        self.total = len(efforts) * len(self.searches) * (1 + count) + count
+
+    def _bind(self, budgets: list[int]) -> None:
         for budget in reversed(budgets):
             self.bounds[budget] = self._certified(budget)
             self._tell(f"lower bound at {format_bytes(budget)}")
-        for middles in _halvings(budgets):
-            self._ask([(name, budget) for budget in middles for name in self.searches])
+
+    def _tasks(self, effort: float, *budgets: int | None) -> list[_Task]:
+        return [_Task(name, budget, effort) for budget in budgets for name in self.searches]
 
     def _certified(self, budget: int) -> float:
         """A cost that no plan within the budget is below; infinite where none fits. What holds with more memory holds with less."""
@@ -214,7 +234,7 @@ class Sweep:
 
     def _ask(self, tasks: list[_Task]) -> None:
         for task in tasks:
-            if self._settled(*task):
+            if self._settled(task):
                 self._enter(task, _Answer((), False))
         open_tasks = [task for task in tasks if task not in self.answers]
         for task, answer in zip(open_tasks, self._answers(open_tasks), strict=True):
@@ -224,15 +244,15 @@ class Sweep:
 
     def _enter(self, task: _Task, answer: _Answer) -> None:
         self.answers[task] = answer
-        name, budget = task
-        self._tell(f"{name}, least peak" if budget is None else f"{name} at {format_bytes(budget)}")
+        where = ", least peak" if task.budget is None else f" at {format_bytes(task.budget)}"
+        self._tell(task.strategy + where)
 
-    def _settled(self, name: str, budget: int | None) -> bool:
+    def _settled(self, task: _Task) -> bool:
         """True where a search could find nothing better."""
-        if budget is None:
+        if task.budget is None:
             return False
-        bound = self._bound(budget)
-        return bound == math.inf or any(found.cost <= bound for found in self._pool(name) if self._fits(found, budget))
+        bound = self._bound(task.budget)
+        return bound == math.inf or any(found.cost <= bound for found in self._pool(task.strategy) if self._fits(found, task.budget))
 
     def _starts(self, name: str, budget: int | None) -> tuple[Schedule, ...]:
         """The cheapest plan of a strategy within a budget, and the smallest of its cheaper ones above it."""
@@ -250,29 +270,28 @@ class Sweep:
 
     def _pool(self, name: str) -> list[_Found]:
         """All plans of one strategy so far, by budget; keep-all first."""
-        asked = sorted((task for task in self.answers if task[0] == name), key=lambda task: task[1] or 0)
+        asked = sorted((task for task in self.answers if task.strategy == name), key=lambda task: task.budget or 0)
         return [self.base, *(found for task in asked for found in self.answers[task].found)]
 
     def _answers(self, tasks: list[_Task]) -> Iterator[_Answer]:
-        starts = [self._starts(*task) for task in tasks]
+        starts = [self._starts(task.strategy, task.budget) for task in tasks]
         if self.jobs == 1 or len(tasks) < 2:
-            for (name, budget), start in zip(tasks, starts, strict=True):
-                yield _answer(self.work, self.problem, self.searches[name], budget, start)
+            for task, start in zip(tasks, starts, strict=True):
+                yield _answer(self.work, task.asked(self.problem, start), self.searches[task.strategy])
             return
         from joblib import Parallel, delayed
 
         parcel = self._parcelled()
         run = Parallel(n_jobs=self.jobs, backend="loky", return_as="generator")
         yield from run(
-            delayed(_answer_elsewhere)(parcel, self.searches[name], budget, start)
-            for (name, budget), start in zip(tasks, starts, strict=True)
+            delayed(_answer_elsewhere)(parcel, self.searches[task.strategy], task, start) for task, start in zip(tasks, starts, strict=True)
         )
 
     def _parcelled(self) -> _Parcel:
         if self._parcel is None:
             problem, rules = self.problem, self.work.rules
             self._parcel = _Parcel(
-                uuid.uuid4().hex, self.work.graph.to_json(), self.allocator, problem.memory, problem.order, problem.seed, problem.effort,
+                uuid.uuid4().hex, self.work.graph.to_json(), self.allocator, problem.memory, problem.order, problem.seed,
                 problem.deadline, () if rules is None else rules.save, () if rules is None else rules.recompute,
             )  # fmt: skip
         return self._parcel
@@ -282,9 +301,9 @@ class Sweep:
         base, pool = self.base, self._pool(name)
         least = min(found.arena_bytes for found in pool) + self.work.memory.reserve
         for budget in budgets:
-            answer = self.answers.get((name, budget))
+            answers = [answer for task, answer in self.answers.items() if task[:2] == (name, budget)]
             fits = [found for found in pool if self._fits(found, budget)]
-            cut_short = base not in fits and (answer is None or answer.cut_short)
+            cut_short = base not in fits and (not answers or any(answer.cut_short for answer in answers))
             bound = self._bound(budget)
             if fits:  # keep-all before its equals
                 best = min(fits, key=lambda found: (found.cost, found is not base, found[:5]))

@@ -32,7 +32,7 @@ from planner.curves import CSV_COLUMNS, SUFFIXES, Point
 from planner.errors import OutputError, PlanFileError, TimeLimit, UnknownAllocator, UnknownStrategy
 from planner.graph import Graph, Op, Tensor
 from planner.packing.fit import first_fit
-from planner.search import strategy_names
+from planner.search import auto, strategy_names
 from planner.search.chen import chen_budget, chen_sqrt
 from planner.simulator import simulate
 
@@ -384,6 +384,35 @@ def thinning(problem: Problem) -> Proposal:
 def fit(problem: Problem, schedule: planner.Schedule) -> bool:
     assert problem.budget is not None
     return simulate(problem.graph, schedule, memory=problem.memory).peak_bytes <= problem.budget
+
+
+def test_more_effort_never_finds_less_at_given_budgets() -> None:
+    """Held by a strategy that finds less with more effort, and from other starts: the rungs below its own are asked all the same."""
+
+    def moody(problem: Problem) -> Proposal:
+        return thinning(problem) if problem.effort == 1 else chen_sqrt(msgspec.structs.replace(problem, starts=()))
+
+    budgets = [9, 11, 13, 15, 17, 19, 21, 23]
+    costs = []
+    for effort in (1, 2, 3, 7.5):
+        found = curve(zoo.chain(24), budgets, strategies=moody, allocator=None, effort=effort)
+        costs.append([math.inf if point.cost is None else point.cost for point in found.points])
+    for less, more in pairwise(costs):
+        assert all(b <= a for a, b in zip(less, more, strict=True))
+    one = curve(zoo.chain(24), budgets, strategies="chen-budget", allocator=None, effort=3)
+    assert curve(zoo.chain(24), budgets, strategies="chen-budget", allocator=None, effort=3, jobs=2) == one
+
+
+def test_auto_takes_what_its_neighbours_found() -> None:
+    graph = lower(zoo.unet(batch=1, image=64, padding=1))
+    report = optimize(graph, allocator=None, strategy="chen-sqrt").report
+    budget = (report.keep_all.peak_bytes + report.peak_lower_bound) // 2
+    below = optimize(graph, budget, strategy="retention", allocator=None, effort=2)
+    problem = Problem(graph, budget, effort=1e-6)
+    warm = auto(msgspec.structs.replace(problem, starts=(below.schedule,)))
+    cost = simulate(graph, warm.schedule).cost
+    assert cost <= below.report.plan.cost
+    assert cost <= simulate(graph, auto(problem).schedule).cost
 
 
 def test_starts_are_the_same_with_any_number_of_processes() -> None:

@@ -19,6 +19,7 @@ from planner.search.enumeration import enumeration
 from planner.search.memonger import memonger
 from planner.search.recursive import recursive
 from planner.search.retention import retention
+from planner.search.trials import Trials
 
 #: Graphs of more ops are annealed only where nothing else finds a plan.
 ANNEALED_OPS: Final = 2500
@@ -53,12 +54,15 @@ def auto(problem: Problem) -> Proposal:
 
 
 def _annealed(problem: Problem) -> Proposal:
-    """Cuts, and chains where the graph is nearly one; then "retention" from their plans."""
+    """Cuts, chains where the graph is nearly one, and what a sweep found nearby; then "retention" from the best of them."""
     evaluator = evaluator_of(problem.graph, problem.memory)
     part = evaluator.forward_part()
     chained = part is not None and 2 * len(part.position) >= int(part.origin.sum())
+    strategies: tuple[Strategy, ...] = (cuts, chain) if chained else (cuts,)
+    if problem.starts:
+        strategies = (*strategies, _neighbour)
     try:
-        found = _best(problem, ((cuts, chain) if chained else (cuts,),))
+        found = _best(problem, (strategies,))
     except InfeasibleBudget:
         return retention(problem, starts=_SEGMENTS)
     except TimeLimit:
@@ -70,6 +74,14 @@ def _annealed(problem: Problem) -> Proposal:
         return found
     bound = certified_cost(problem.graph, problem.memory, problem.budget).cost
     return found if cost - bound <= CLOSED * once else retention(problem, starts=(lambda _: found,))
+
+
+def _neighbour(problem: Problem) -> Proposal:
+    """The best of `Problem.starts`."""
+    trials = Trials(problem, "auto")
+    for place, schedule in enumerate(problem.starts):
+        trials.evaluate(place, partial(trials.evaluator.sequence, schedule))
+    return trials.proposal()
 
 
 def _best(problem: Problem, rounds: Iterable[tuple[Strategy, ...]]) -> Proposal:
