@@ -2,47 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Optional, final
+from typing import Final, final
 
 from bench import overhead_targets as asks
-from bench.measure import LEAST, AgainstOriginal, Case, Command, Plans, Processes, Subject
-from bench.packs import PlanTables, Tables, path_of
-from bench.results import PackRow, PeerRow, PlanRow, ProcessRow, Row, TargetRow
+from bench import shared
+from bench.measure import Case, Plans, Subject
+from bench.original import AgainstOriginal
+from bench.packs import PlanTables, Tables
+from bench.processes import Command, Processes
+from bench.targets import Found, Measured, Rows, Target
 from planner import zoo
 
 BUDGETS: Final = ("80%", "50%", "30%", "20%", None)
 ORIGINAL_995: Final = (15, 120, 180, 15)
-
-
-_Found = Optional[tuple[Optional[float], float]]
-Measured = Callable[["Rows"], _Found]
-
-
-@final
-@dataclass(frozen=True)
-class Target:
-    """What an issue asks of the numbers; a `TargetRow` once measured.
-
-    Args:
-        measured: (value, limit) from the rows of its suite, or None where they are not there; a value of None: no plan was found.
-        strict: the value must be below the limit.
-    """
-
-    issue: int
-    claim: str
-    unit: str
-    measured: Measured
-    strict: bool = False
-
-    def row(self, rows: Rows) -> TargetRow | None:
-        found = self.measured(rows)
-        if found is None:
-            return None
-        measured = None if found[0] is None else round(found[0], 4)
-        return TargetRow(self.issue, self.claim, measured, round(found[1], 4), self.unit, self.strict)
 
 
 @final
@@ -54,35 +28,6 @@ class Suite:
     description: str
     cases: tuple[Case, ...]
     targets: tuple[Target, ...] = ()
-
-
-@final
-class Rows:
-    """The rows of a run, to find some in."""
-
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self.rows = rows
-
-    def plans(self, graph: str, budget: str, **fields: str | None) -> list[PlanRow]:
-        """Plans that fit, cheapest first."""
-        found = [row for row in self.rows if isinstance(row, PlanRow) and row.graph == graph and row.budget == budget]
-        return sorted((row for row in found if row.overhead is not None and _has(row, fields)), key=lambda row: row.overhead or 0.0)
-
-    def peer(self, graph: str, budget: str, **fields: str | None) -> PeerRow | None:
-        found = [row for row in self.rows if isinstance(row, PeerRow) and row.graph == graph and row.budget == budget]
-        return next((row for row in found if _has(row, fields)), None)
-
-    def packings(self, *instances: str, asked: str = "") -> list[PackRow]:
-        """Runs of the packer on these instances."""
-        found = [row for row in self.rows if isinstance(row, PackRow) and row.instance in instances]
-        return [row for row in found if row.asked.startswith(asked) and row.asked != row.rule]
-
-    def process(self, what: str) -> ProcessRow | None:
-        return next((row for row in self.rows if isinstance(row, ProcessRow) and row.what == what), None)
-
-
-def _has(row: Row, fields: dict[str, str | None]) -> bool:
-    return all(getattr(row, name) == value for name, value in fields.items())
 
 
 # --- resnet: depths 50 to 1001, the original's 995 layers, every strategy ---
@@ -130,7 +75,7 @@ LSTM: Final = Suite(
 
 
 def _overhead_at(graph: str, budget: str, allocator: str) -> Measured:
-    def measured(rows: Rows) -> _Found:
+    def measured(rows: Rows) -> Found:
         its = rows.peer(graph, budget, allocator=allocator) or rows.peer(graph, budget)
         ours = rows.plans(graph, budget, allocator=allocator)
         if its is None or its.overhead is None:
@@ -141,7 +86,7 @@ def _overhead_at(graph: str, budget: str, allocator: str) -> Measured:
 
 
 def _peak_at_cost(graph: str) -> Measured:
-    def measured(rows: Rows) -> _Found:
+    def measured(rows: Rows) -> Found:
         its = rows.peer(graph, AgainstOriginal.ITS_BYTES)
         ours = rows.plans(graph, AgainstOriginal.ITS_COST)
         return (ours[0].peak_bytes or 0, its.peak_bytes or 0) if its is not None and ours else None
@@ -149,7 +94,7 @@ def _peak_at_cost(graph: str) -> Measured:
     return measured
 
 
-def _search_seconds(rows: Rows) -> _Found:
+def _search_seconds(rows: Rows) -> Found:
     its = rows.peer(_MXNET_995.name, AgainstOriginal.ITS_BYTES)
     return None if its is None else (its.cpu["encode"] + its.cpu["search"], 2.0)
 
@@ -270,11 +215,11 @@ _RULES_ALONE: Final = (
     "import numpy as np; from planner.packing import Intervals, pack;"
     " pack(Intervals(*np.array([[8, 0, 2, 1, -1], [4, 1, 3, 1, -1]]).T.copy()))",
 )
-_SEARCHED: Final = ("-m", "planner.cli", "pack", str(path_of("minimalloc/K.1048576")), "--capacity", str(_PUBLISHED), "--json")
+_SEARCHED: Final = ("-m", "planner.cli", "pack", str(shared.path_of("minimalloc/K.1048576.csv")), "--capacity", str(_PUBLISHED), "--json")
 _COLD_RULES, _COLD_SEARCH = "pack() of two buffers, empty kernel cache", "planner pack K, empty kernel cache"
 
 
-def _all_within(rows: Rows) -> _Found:
+def _all_within(rows: Rows) -> Found:
     found = rows.packings(*MINIMALLOC, asked=_WITHIN)
     return (max(row.arena_bytes for row in found), _PUBLISHED) if len(found) == len(MINIMALLOC) else None
 
@@ -282,7 +227,7 @@ def _all_within(rows: Rows) -> _Found:
 def _cpu(*instances: str, asked: str, limit: float, together: bool) -> Measured:
     """CPU of all instances, the sum or the most; nothing where one is missing."""
 
-    def measured(rows: Rows) -> _Found:
+    def measured(rows: Rows) -> Found:
         seconds = [row.cpu["pack"] for row in rows.packings(*instances, asked=asked)]
         return None if len(seconds) < len(instances) else (sum(seconds) if together else max(seconds), limit)
 
@@ -290,7 +235,7 @@ def _cpu(*instances: str, asked: str, limit: float, together: bool) -> Measured:
 
 
 def _above_live(*instances: str, limit: float) -> Measured:
-    def measured(rows: Rows) -> _Found:
+    def measured(rows: Rows) -> Found:
         found = rows.packings(*instances)
         complete = {row.instance for row in found} == set(instances)
         return (max(row.arena_bytes - row.live_bytes for row in found), limit) if complete else None
@@ -305,14 +250,14 @@ PACK: Final = Suite(
     (
         *(
             Tables(
-                name, f"minimalloc/{name}.1048576", (_PUBLISHED, *([_TIGHTER[name]] if name in _TIGHTER else [])), peer=seconds,
+                name, f"minimalloc/{name}.1048576.csv", (_PUBLISHED, *([_TIGHTER[name]] if name in _TIGHTER else [])), peer=seconds,
                 size="quick" if name in "AK" else "normal",
             )
             for name, seconds in MINIMALLOC.items()
         ),
-        *(Tables(name, f"minimalloc/{name}.1048576", (None,), (4.0,), rules=False) for name in "DJ"),
-        *(Tables(name, f"minimalloc/{name}.1048576", (None,), (32.0,), rules=False, size="slow") for name in "DJ"),
-        *(Tables(name, f"idealloc/{name}") for name in _TABLES),
+        *(Tables(name, f"minimalloc/{name}.1048576.csv", (None,), (4.0,), rules=False) for name in "DJ"),
+        *(Tables(name, f"minimalloc/{name}.1048576.csv", (None,), (32.0,), rules=False, size="slow") for name in "DJ"),
+        *(Tables(name, f"idealloc/{name}.csv") for name in _TABLES),
         PlanTables(Subject("resnet:152", partial(zoo.resnet, 152, batch=32)), _TO_PACK),
         PlanTables(Subject("resnet:1001", partial(zoo.resnet, 1001, batch=32)), _TO_PACK),
         PlanTables(Subject("densenet:121", partial(zoo.densenet, 121, batch=32)), _TO_PACK),
@@ -349,4 +294,3 @@ PACK: Final = Suite(
 )  # fmt: skip
 
 SUITES: Final = {suite.name: suite for suite in (RESNET, LSTM, ORIGINAL, REMAT, STARTUP, PACK)}
-__all__ = ["BUDGETS", "LEAST", "SUITES", "Rows", "Suite", "Target"]

@@ -1,4 +1,4 @@
-"""The kinds of case there are. A case is a declaration that can measure itself: it yields rows of results.
+"""What a case is, and how one is measured: a declaration that yields rows of results.
 
 Seconds are CPU seconds of this process (`time.process_time`), the least of several runs: noise only ever adds.
 """
@@ -6,10 +6,6 @@ Seconds are CPU seconds of this process (`time.process_time`), the least of seve
 from __future__ import annotations
 
 import gc
-import os
-import resource
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -19,21 +15,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeVar, final
 
-import msgspec
 import networkx as nx
 
 import planner
 from bench.known import BestKnown
-from bench.results import GraphRow, PeerRow, PlanRow, ProcessRow, Row, Seconds
+from bench.results import GraphRow, PeerRow, PlanRow, Row, Seconds
 from planner import zoo
 from planner.analysis.liveness import Evaluator, evaluator_of
 from planner.memory import MemoryModel, Scope
 from planner.packing import find_allocator
 from planner.plan import Plan
-from planner.problem import Problem, Proposal
-from planner.report import Report
+from planner.problem import Order, Problem, Proposal
+from planner.report import Figures, Report
 from planner.search import find_strategy, strategy_names
-from planner.search.memonger import planned_sequence, search_thresholds
 from planner.units import Budget
 
 Size = Literal["quick", "normal", "slow"]
@@ -71,6 +65,17 @@ def least(runs: list[Seconds]) -> Seconds:
     return {phase: round(min(run[phase] for run in runs), 5) for phase in runs[0]}
 
 
+def least_of(repeat: int, phase: str, function: Callable[[], Made]) -> tuple[Made, Seconds]:
+    """What a function returns, and the least CPU of several calls; garbage is collected before each."""
+    runs: list[Seconds] = []
+    for _ in range(repeat):
+        clock = Clock()
+        gc.collect()
+        made = clock.timed(phase, function)()
+        runs.append(clock.seconds)
+    return made, least(runs)
+
+
 @final
 @dataclass(frozen=True)
 class Subject:
@@ -104,14 +109,14 @@ class Bench:
     def __init__(self, *, repeat: int = 1, size: Size = "normal", known: BestKnown | None = None) -> None:
         self.repeat, self.size = repeat, size
         self.known = known or BestKnown()
-        self._held: _Held | None = None
+        self._held: Held | None = None
 
-    def graph(self, subject: Subject) -> _Held:
+    def graph(self, subject: Subject) -> Held:
         """The program of a subject; the last is kept, since cases on one graph stand together."""
         if self._held is None or self._held.subject is not subject:
             evaluator_of.cache_clear()
             self._held = None
-            self._held = _Held(subject, self.repeat)
+            self._held = Held(subject, self.repeat)
         return self._held
 
 
@@ -131,7 +136,21 @@ class Case(Protocol):
     def rows(self, bench: Bench) -> Iterator[Row]: ...
 
 
-class _Held:
+@dataclass(frozen=True)
+class OnSubject:
+    """What cases on one graph have in common: its name, and that they are missing where it is."""
+
+    subject: Subject
+
+    @property
+    def name(self) -> str:
+        return self.subject.name
+
+    def missing(self) -> str | None:
+        return self.subject.missing()
+
+
+class Held:
     """A subject's program, built `repeat` times."""
 
     def __init__(self, subject: Subject, repeat: int) -> None:
@@ -156,7 +175,7 @@ class _Held:
         """Facts, and keep-all packed and judged."""
         if allocator not in self._rows:
             clock = Clock()
-            report = self.plan(_keep_all, allocator, None, clock).report
+            report = self.plan(keeping_all, allocator, None, clock).report
             cpu = {**self.cpu, **least([{phase: clock.seconds[phase] for phase in ("pack", "judge")}])}
             self._rows[allocator] = GraphRow(
                 self.subject.name, self.subject.scope, allocator, self.nodes, self.edges, report.ops, len(self.graph.tensors),
@@ -164,14 +183,16 @@ class _Held:
             )  # fmt: skip
         return self._rows[allocator]
 
-    def plan(self, strategy: Any, allocator: str | None, budget: Budget | None, clock: Clock) -> Plan:
+    def plan(self, strategy: Any, allocator: str | None, budget: Budget | None, clock: Clock, *, order: Order = "free") -> Plan:
         """`optimize`, its phases timed from inside."""
         own = Clock()
         pack = None if allocator is None else own.timed("pack", find_allocator(allocator)[1])
         gc.collect()
         start = time.process_time()
         try:
-            return planner.optimize(self.graph, budget, strategy=own.timed("search", strategy), allocator=pack, memory=self.subject.memory)
+            return planner.optimize(
+                self.graph, budget, strategy=own.timed("search", strategy), allocator=pack, memory=self.subject.memory, order=order
+            )
         finally:
             whole = time.process_time() - start
             search, packing = own.seconds.get("search", 0.0), own.seconds.get("pack", 0.0)
@@ -179,13 +200,13 @@ class _Held:
                 clock.add(phase, seconds)
 
 
-def _keep_all(problem: Problem) -> Proposal:
+def keeping_all(problem: Problem) -> Proposal:
     evaluator = evaluator_of(problem.graph, problem.memory)
     return Proposal(evaluator.schedule(evaluator.keep_all))
 
 
 def plan_row(
-    held: _Held, strategy: str, *, allocator: str | None, budget: Budget | None, repeat: int, name: str | None = None, files: bool = False
+    held: Held, strategy: str, *, allocator: str | None, budget: Budget | None, repeat: int, name: str | None = None, files: bool = False
 ) -> PlanRow:
     """One strategy at one budget, `repeat` times; the plans must be equal.
 
@@ -206,19 +227,14 @@ def plan_row(
 
 
 def _plan_row(
-    held: _Held, strategy: str, allocator: str | None, budget: Budget | None, name: str | None, files: bool, clock: Clock
+    held: Held, strategy: str, allocator: str | None, budget: Budget | None, name: str | None, files: bool, clock: Clock
 ) -> PlanRow:
     subject = held.subject
     asked = name or (LEAST if budget is None else str(budget))
     try:
         plan = held.plan(find_strategy(strategy)[1], allocator, budget, clock)
     except planner.InfeasibleBudget as error:
-        minimum = error.minimum or 0
-        share = round(minimum / held.row(allocator).keep_all.arena_bytes, 6)
-        return PlanRow(
-            subject.name, subject.scope, strategy, allocator, asked, error.budget, "infeasible", share,
-            error.peak_lower_bound, {}, minimum=error.minimum,
-        )  # fmt: skip
+        return infeasible(subject, strategy, allocator, asked, error, held.row(allocator).keep_all)
     if files:
         _file_phases(plan, clock)
     return fitting(subject, strategy, allocator, asked, plan.report)
@@ -235,6 +251,16 @@ def fitting(subject: Subject, strategy: str, allocator: str | None, asked: str, 
     )  # fmt: skip
 
 
+def infeasible(
+    subject: Subject, strategy: str, allocator: str | None, asked: str, error: planner.InfeasibleBudget, keep_all: Figures
+) -> PlanRow:
+    """The row of a budget that nothing fits."""
+    return PlanRow(
+        subject.name, subject.scope, strategy, allocator, asked, error.budget, "infeasible",
+        round((error.minimum or 0) / keep_all.arena_bytes, 6), error.peak_lower_bound, {}, minimum=error.minimum,
+    )  # fmt: skip
+
+
 def _file_phases(plan: Plan, clock: Clock) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plan.json"
@@ -248,7 +274,7 @@ def _file_phases(plan: Plan, clock: Clock) -> None:
 
 @final
 @dataclass(frozen=True)
-class Plans:
+class Plans(OnSubject):
     """Strategies at budgets on one graph.
 
     Args:
@@ -258,20 +284,12 @@ class Plans:
         peers: what others reach, by budget; see `PeerRow`.
     """
 
-    subject: Subject
     budgets: tuple[Budget | None, ...]
     strategies: tuple[str, ...] | None = None
     allocator: str | None = "auto"
     size: Size = "normal"
     files: tuple[str, Budget | None] | None = None
     peers: tuple[PeerRow, ...] = ()
-
-    @property
-    def name(self) -> str:
-        return self.subject.name
-
-    def missing(self) -> str | None:
-        return self.subject.missing()
 
     def rows(self, bench: Bench) -> Iterator[Row]:
         held = bench.graph(self.subject)
@@ -281,157 +299,6 @@ class Plans:
             for budget in self.budgets:
                 files = self.files == (strategy, budget)
                 yield plan_row(held, strategy, allocator=self.allocator, budget=budget, repeat=bench.repeat, files=files)
-
-
-@final
-@dataclass(frozen=True)
-class AgainstOriginal:
-    """The plan of the original on one of its networks, and ours at its bytes and at its cost.
-
-    Its bytes are those of its own allocator, and again those of the same plan packed by ours.
-
-    Args:
-        strategies: ours; None: every registered one but the original's.
-        steps: bisections for the least peak at its cost.
-    """
-
-    subject: Subject
-    strategies: tuple[str, ...] | None = None
-    steps: int = 10
-    size: Size = "normal"
-
-    ITS_BYTES = "bytes of the original"
-    ITS_PACKED_BYTES = "bytes of the original's plan in our packing"
-    ITS_COST = "cost of the original"
-
-    @property
-    def name(self) -> str:
-        return self.subject.name
-
-    def missing(self) -> str | None:
-        return self.subject.missing()
-
-    def rows(self, bench: Bench) -> Iterator[Row]:
-        held = bench.graph(self.subject)
-        facts = {allocator: held.row(allocator) for allocator in ("nnvm", "auto")}
-        yield from facts.values()
-        own, packed, cost = self._original(held, facts, bench.repeat)
-        yield own
-        yield packed
-        strategies = self.strategies or tuple(name for name in strategy_names() if name != "memonger")
-        for allocator, budget, name in (
-            ("nnvm", own.arena_bytes, self.ITS_BYTES),
-            ("auto", own.arena_bytes, self.ITS_BYTES),
-            ("auto", packed.arena_bytes, self.ITS_PACKED_BYTES),
-        ):
-            for strategy in strategies:
-                yield plan_row(held, strategy, allocator=allocator, budget=budget, repeat=bench.repeat, name=name)
-        yield self._at_its_cost(held, cost, own.peak_bytes or 0)
-
-    def _original(self, held: _Held, facts: dict[str, GraphRow], repeat: int) -> tuple[PeerRow, PeerRow, float]:
-        runs = []
-        for _ in range(repeat):
-            clock = Clock()
-            with clock("encode"):
-                evaluator = Evaluator(held.graph, self.subject.memory)
-            with clock("search"):
-                trials = search_thresholds(held.graph, evaluator)
-            runs.append(clock.seconds)
-        best = min(trials, key=lambda trial: trial.cost_bytes >> 20)
-        sequence = planned_sequence(evaluator, best.keep)
-        schedule = evaluator.schedule(sequence)
-        trace = planner.simulate(held.graph, schedule, memory=self.subject.memory)
-        clock = Clock()
-        with clock("allocate"):
-            arena_bytes = planner.allocate(held.graph, schedule, memory=self.subject.memory).arena_bytes
-        overhead = round(trace.cost / facts["nnvm"].keep_all.cost - 1, 6)
-        rows = [
-            PeerRow(
-                self.subject.name, "original", budget, source, self.subject.scope, allocator, trace.peak_bytes, nbytes,
-                round(nbytes / facts[allocator].keep_all.arena_bytes, 6), overhead, cpu,
-            )
-            for budget, allocator, nbytes, cpu, source in (
-                (self.ITS_BYTES, "nnvm", best.cost_bytes, least(runs), "memonger's search and allocator, reproduced"),
-                (self.ITS_PACKED_BYTES, "auto", arena_bytes, least([clock.seconds]), "the same plan, packed by our allocator"),
-            )
-        ]  # fmt: skip
-        return rows[0], rows[1], trace.cost
-
-    def _at_its_cost(self, held: _Held, cost: float, its_peak: int) -> PlanRow:
-        """Least live bytes found with no more cost: bisection on the budget, starting at its own peak; the result is packed."""
-        clock = Clock()
-        best = held.plan(_keep_all, None, None, Clock())
-        strategy = find_strategy("auto")[1]
-        low, high = best.report.peak_lower_bound, best.report.plan.peak_bytes
-        middle = its_peak
-        for _ in range(self.steps):
-            try:
-                plan = held.plan(strategy, None, middle, clock)
-            except planner.InfeasibleBudget:
-                low = middle
-            else:
-                if plan.report.plan.cost <= cost * (1 + 1e-12):
-                    best, high = plan, plan.report.plan.peak_bytes
-                else:
-                    low = middle
-            middle = (low + high) // 2
-            if high - low < 2:
-                break
-        with clock("allocate"):
-            allocation = planner.allocate(held.graph, best.schedule, memory=self.subject.memory)
-        row = fitting(self.subject, "auto", "auto", self.ITS_COST, best.report)
-        share = round(allocation.arena_bytes / held.row("auto").keep_all.arena_bytes, 6)
-        return msgspec.structs.replace(
-            row, budget_bytes=None, share=share, arena_bytes=allocation.arena_bytes, cpu=least([clock.seconds])
-        )
-
-
-@final
-@dataclass(frozen=True)
-class Command:
-    """One command line of this interpreter.
-
-    Args:
-        runs: how many for each `repeat`; the least CPU counts.
-        cold: with an empty kernel cache; then once in all.
-    """
-
-    what: str
-    arguments: tuple[str, ...]
-    runs: int = 1
-    cold: bool = False
-
-
-@final
-@dataclass(frozen=True)
-class Processes:
-    """What a user waits for: commands in processes of their own, the first of them the bare interpreter."""
-
-    commands: tuple[Command, ...]
-    name: str = "processes"
-    size: Size = "quick"
-
-    def missing(self) -> str | None:
-        return None
-
-    def rows(self, bench: Bench) -> Iterator[Row]:
-        with tempfile.TemporaryDirectory() as cache:
-            kept = {**os.environ, "NUMBA_CACHE_DIR": cache}
-            found: dict[str, float] = {}
-            for command in sorted(self.commands, key=lambda command: not command.cold):  # cold first: it fills the cache of the others
-                runs = 1 if command.cold else command.runs * bench.repeat
-                found[command.what] = min(_child_seconds(command.arguments, kept) for _ in range(runs))
-        bare = found[self.commands[0].what]
-        for command in self.commands:
-            seconds = found[command.what]
-            yield ProcessRow(command.what, round(seconds, 4), round(seconds / bare, 2))
-
-
-def _child_seconds(arguments: tuple[str, ...], environment: dict[str, str]) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL, env=environment)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 @lru_cache(maxsize=1)

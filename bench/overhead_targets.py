@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, Optional
+from typing import Final
 
 from bench import remat
 from bench.generators import Parts, gpt, layered
@@ -13,12 +13,7 @@ from bench.measure import Size
 from bench.overhead_table import missed
 from bench.overheads import OURS, Aim, Overheads
 from bench.results import PlanRow
-
-if TYPE_CHECKING:
-    from bench.cases import Rows
-
-_Found = Optional[tuple[Optional[float], float]]
-Measured = Callable[["Rows"], _Found]
+from bench.targets import Found, Measured, Rows
 
 #: (graph, CPU seconds a plan may take, overhead in % to be reached by budget, or None: any plan).
 _REMAT: Final[tuple[tuple[str, float, dict[str, float | None]], ...]] = (
@@ -55,7 +50,7 @@ def _overheads(name: str, seconds: float, column: dict[str, float | None]) -> Ov
     if name in _MADE:
         return Overheads(name, _MADE[name], aims, seconds)
     size: Size = "quick" if seconds <= 1 else "normal"
-    return Overheads(name, partial(remat.read_parts, name), aims, seconds, absent=partial(remat.missing, name), size=size)
+    return Overheads(name, partial(remat.read_parts, name), aims, seconds, missing=partial(remat.missing, name), size=size)
 
 
 def asked(rows: Rows, graphs: Sequence[str], least_share: float = 0.0) -> list[PlanRow]:
@@ -68,7 +63,7 @@ def asked(rows: Rows, graphs: Sequence[str], least_share: float = 0.0) -> list[P
 def over(kind: str) -> Measured:
     """Rows that miss what is asked of them: a plan at the overhead, or within the time."""
 
-    def measured(rows: Rows) -> _Found:
+    def measured(rows: Rows) -> Found:
         asked = [row for row in rows.rows if isinstance(row, PlanRow) and row.limit_seconds]
         return (sum(any((" s over" in why) == (kind == "time") for why in missed(row)) for row in asked), 0) if asked else None
 
@@ -78,7 +73,7 @@ def over(kind: str) -> Measured:
 def gap(*graphs: str, limit: float, least_share: float = 0.0, most_share: float = 1.0) -> Measured:
     """The largest distance of a plan to what is proven, in points."""
 
-    def measured(rows: Rows) -> _Found:
+    def measured(rows: Rows) -> Found:
         found = [row for row in asked(rows, graphs, least_share) if float(row.budget.rstrip("%")) <= 100 * most_share]
         if not found:
             return None
@@ -88,14 +83,14 @@ def gap(*graphs: str, limit: float, least_share: float = 0.0, most_share: float 
 
 
 def bound_seconds(*graphs: str, limit: float) -> Measured:
-    def measured(rows: Rows) -> _Found:
+    def measured(rows: Rows) -> Found:
         found = asked(rows, graphs)
         return (max(row.cpu["bound"] for row in found), limit) if found else None
 
     return measured
 
 
-def growth(rows: Rows) -> _Found:
+def growth(rows: Rows) -> Found:
     """CPU against ops, from 10,000 to 100,000: the exponent."""
     if not asked(rows, GROWING):
         return None
@@ -106,7 +101,7 @@ def growth(rows: Rows) -> _Found:
 def largest(measure: Callable[[PlanRow], float | None], limit: float) -> Measured:
     """Of the graph of 100,000 ops, if it got a plan."""
 
-    def measured(rows: Rows) -> _Found:
+    def measured(rows: Rows) -> Found:
         found = asked(rows, GROWING[-1:])
         return (measure(found[0]) if found[0].overhead is not None else None, limit) if found else None
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import resource
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,15 +14,13 @@ import planner
 from bench import remat
 from bench.generators import Parts
 from bench.known import BestKnown, verdict
-from bench.measure import Bench, Clock, Size, Subject, fitting, least
+from bench.measure import Bench, Clock, Held, Size, Subject, fitting, infeasible, least, least_of
 from bench.peers import PEERS, Peer, Program, program_of
-from bench.results import PeerRow, PlanRow, Row, Seconds
-from planner import Graph
+from bench.results import PeerRow, PlanRow, Row, Seconds, most_resident_bytes
 from planner.analysis.certificate import certified_cost
 from planner.analysis.liveness import evaluator_of
 from planner.memory import MemoryModel
 from planner.problem import Order
-from planner.report import Figures
 from planner.search import find_strategy, strategy_names
 from planner.units import parse_budget
 
@@ -58,7 +54,7 @@ class Overheads:
         limit_seconds: CPU one plan of ours may take.
         strategies: names; in a slow run every registered one, if peers run too.
         peers: whether others run too.
-        absent: says why the graph cannot be made here, or None.
+        missing: says why the graph cannot be made here, or None.
     """
 
     name: str
@@ -67,11 +63,8 @@ class Overheads:
     limit_seconds: float
     strategies: tuple[str, ...] = STRATEGIES
     peers: bool = True
-    absent: Callable[[], str | None] = lambda: None
+    missing: Callable[[], str | None] = lambda: None
     size: Size = "normal"
-
-    def missing(self) -> str | None:
-        return self.absent()
 
     def case(self, aim: Aim) -> str:
         """Its name in the file of best known plans."""
@@ -80,11 +73,10 @@ class Overheads:
     def rows(self, bench: Bench) -> Iterator[Row]:
         parts = self.make()
         held = bench.graph(Subject(self.name, lambda: remat.converted(parts)))
-        facts = held.row(None)
-        yield facts
+        yield held.row(None)
         program = program_of(parts)
         for aim in self.aims:
-            one = _One(self, aim, bench, held.graph, facts.keep_all)
+            one = _One(self, aim, bench, held)
             yield from one.known()
             yield from one.ours()
             if self.peers and aim.order == "free":
@@ -95,10 +87,10 @@ class Overheads:
 class _One:
     """One graph at one budget."""
 
-    def __init__(self, case: Overheads, aim: Aim, bench: Bench, graph: Graph, keep_all: Figures) -> None:
-        self.case, self.aim, self.bench, self.graph, self.keep_all = case, aim, bench, graph, keep_all
-        self.budget_bytes = parse_budget(aim.budget, keep_all.peak_bytes)
-        self.subject = Subject(case.name, lambda: remat.converted(case.make()))
+    def __init__(self, case: Overheads, aim: Aim, bench: Bench, held: Held) -> None:
+        self.case, self.aim, self.bench, self.held, self.graph = case, aim, bench, held, held.graph
+        self.keep_all = held.row(None).keep_all
+        self.budget_bytes = parse_budget(aim.budget, self.keep_all.peak_bytes)
 
     def known(self) -> Iterator[Row]:
         """The best known plan, if it still holds."""
@@ -123,7 +115,7 @@ class _One:
                 row = self._bounded(row)
                 row = msgspec.structs.replace(
                     row, target=None if self.aim.percent is None else round(self.aim.percent / 100, 6),
-                    limit_seconds=self.case.limit_seconds, resident_bytes=_most_resident_bytes(),
+                    limit_seconds=self.case.limit_seconds, resident_bytes=most_resident_bytes(),
                 )  # fmt: skip
             yield row
 
@@ -132,38 +124,24 @@ class _One:
         costs: list[float] = []
         for _ in range(self.bench.repeat):
             clock = Clock()
-            strategy = clock.timed("search", find_strategy(name)[1])
-            gc.collect()
-            whole = Clock()
             try:
-                with whole("plan"):
-                    plan = planner.optimize(
-                        self.graph, self.budget_bytes, strategy=strategy, allocator=None, memory=_MEMORY, order=self.aim.order
-                    )
+                plan = self.held.plan(find_strategy(name)[1], None, self.budget_bytes, clock, order=self.aim.order)
             except planner.InfeasibleBudget as error:
-                minimum = error.minimum or 0
-                return PlanRow(
-                    self.case.name, "total", name, None, self.aim.label, self.budget_bytes, "infeasible",
-                    round(minimum / self.keep_all.peak_bytes, 6), error.peak_lower_bound, _phases(whole, clock), minimum=error.minimum,
-                )  # fmt: skip
-            runs.append(_phases(whole, clock))
+                row = infeasible(self.held.subject, name, None, self.aim.label, error, self.keep_all)
+                return msgspec.structs.replace(row, cpu=least([clock.seconds]))
+            runs.append(clock.seconds)
             costs.append(plan.report.plan.cost)
         if len(set(costs)) > 1:
             raise AssertionError(f"{self.case.case(self.aim)}: {name} gave plans of different cost: {costs}")
         self._offer(name, evaluator_of(self.graph, _MEMORY).sequence(plan.schedule))
-        return msgspec.structs.replace(fitting(self.subject, name, None, self.aim.label, plan.report), cpu=least(runs))
+        return msgspec.structs.replace(fitting(self.held.subject, name, None, self.aim.label, plan.report), cpu=least(runs))
 
     def _bounded(self, row: PlanRow) -> PlanRow:
         """The row with the better of the plan's own bound and the certificate's, and the CPU of the latter."""
-        runs = []
-        for _ in range(self.bench.repeat):
-            clock = Clock()
-            with clock("bound"):
-                bound = certified_cost(self.graph, _MEMORY, self.budget_bytes).cost
-            runs.append(clock.seconds)
+        bound, seconds = least_of(self.bench.repeat, "bound", lambda: certified_cost(self.graph, _MEMORY, self.budget_bytes).cost)
         proven = max(bound, row.cost_lower_bound or 0.0)
         gap = None if row.cost is None else round((row.cost - proven) / self.keep_all.cost, 6)
-        return msgspec.structs.replace(row, cost_lower_bound=proven, gap=gap, cpu={**row.cpu, **least(runs)})
+        return msgspec.structs.replace(row, cost_lower_bound=proven, gap=gap, cpu={**row.cpu, **seconds})
 
     def peer(self, peer: Peer, program: Program) -> Iterator[Row]:
         """What a peer finds, judged."""
@@ -172,13 +150,8 @@ class _One:
         if why := peer.missing():
             print(f"left out: {why}", file=sys.stderr)
             return
-        runs = []
-        for _ in range(self.bench.repeat):
-            clock = Clock()
-            gc.collect()
-            ops = clock.timed("search", peer.method)(program, self.budget_bytes)
-            runs.append(clock.seconds)
-        row = PeerRow(self.case.name, peer.name, self.aim.label, f"run here: {peer.source}", cpu=least(runs))
+        ops, seconds = least_of(self.bench.repeat, "search", lambda: peer.method(program, self.budget_bytes))
+        row = PeerRow(self.case.name, peer.name, self.aim.label, f"run here: {peer.source}", cpu=seconds)
         if ops is not None:
             cost, peak_bytes = self._offer(peer.name, np.array(ops, dtype=np.int64))
             row = msgspec.structs.replace(
@@ -191,16 +164,6 @@ class _One:
         return self.bench.known.offer(
             self.case.case(self.aim), self.graph, ops, budget_bytes=self.budget_bytes, found_by=found_by, pinned=self.aim.order == "pinned"
         )
-
-
-def _phases(whole: Clock, clock: Clock) -> Seconds:
-    search = clock.seconds.get("search", 0.0)
-    return {"search": round(search, 5), "judge": round(whole.seconds["plan"] - search, 5)}
-
-
-def _most_resident_bytes() -> int:
-    """Of this process so far, whatever else it did."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def judged_again(known: BestKnown, cases: list[Overheads]) -> Iterator[tuple[str, str]]:

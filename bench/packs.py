@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import csv
-import gc
 import itertools
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final, final
 
 import numpy as np
 
 import planner
-from bench.measure import Bench, Clock, Size, Subject, least
-from bench.results import PackRow, PeerRow, Row
+from bench import shared
+from bench.measure import LEAST, Bench, Clock, OnSubject, Size, least, least_of
+from bench.results import PackRow, PeerRow, Row, Seconds
 from planner.packing import Intervals, Packing, find_allocator, pack
 from planner.packing.arena import PlacementOrder, pack_once
 from planner.packing.intervals import sections_of
@@ -31,12 +30,6 @@ RULES: Final[tuple[tuple[str, PlacementOrder, bool], ...]] = (
     ("breadth best-fit", "breadth", True),
     ("size best-fit", "size", True),
 )
-
-
-def path_of(file: str) -> Path:
-    """Where a table of the shared data is: `PLANNER_SHARED`, by default beside the repository."""
-    shared = os.environ.get("PLANNER_SHARED") or Path(__file__).resolve().parents[2] / "shared"
-    return Path(shared) / "data" / f"{file}.csv"
 
 
 def live_bytes(path: Path) -> int:
@@ -65,7 +58,7 @@ class Tables:
 
     Args:
         name: short, for the table.
-        file: below the shared data, without `.csv`.
+        file: of the shared data.
         capacities: bytes, one run each; None: the smallest arena.
         efforts: of the runs for the smallest arena.
         peer: CPU seconds of MiniMalloc at the first capacity.
@@ -80,34 +73,30 @@ class Tables:
     size: Size = "normal"
 
     def missing(self) -> str | None:
-        return None if path_of(self.file).is_file() else f"{self.file}: no such table in the shared data (set PLANNER_SHARED)"
+        return shared.missing(self.file)
 
     def rows(self, bench: Bench) -> Iterator[Row]:
         warm_search()
-        path = path_of(self.file)
+        path = shared.path_of(self.file)
         table = read_table(path)
         live = live_bytes(path)
 
-        def row(asked: str, rule: str, packing: Packing, clocks: list[Clock], capacity: int | None = None) -> PackRow:
+        def row(asked: str, rule: str, found: tuple[Packing, Seconds], capacity: int | None = None) -> PackRow:
+            packing, seconds = found
             table.check(packing)
             return PackRow(
                 self.name, asked, len(table.rows), live, packing.top_bytes, packing.bound_bytes, rule, packing.nodes,
-                least([clock.seconds for clock in clocks]), capacity,
+                seconds, capacity,
             )  # fmt: skip
 
         for rule, order, best in RULES if self.rules else ():
-            clocks = [Clock() for _ in range(bench.repeat)]
-            for clock in clocks:
-                packing = clock.timed("pack", pack_once)(table.intervals, order=order, best=best)
-            yield row(rule, rule, packing, clocks)
+            once = partial(pack_once, table.intervals, order=order, best=best)
+            yield row(rule, rule, least_of(bench.repeat, "pack", once))
         for capacity in self.capacities:
             for effort in self.efforts if capacity is None else (4.0,):
-                clocks = [Clock() for _ in range(bench.repeat)]
-                for clock in clocks:
-                    gc.collect()
-                    packing = clock.timed("pack", pack)(table.intervals, capacity=capacity, effort=effort)
+                found = least_of(bench.repeat, "pack", partial(pack, table.intervals, capacity=capacity, effort=effort))
                 asked = f"smallest, effort {effort:g}" if capacity is None else f"within {capacity}"
-                yield row(asked, packing.rule, packing, clocks, capacity)
+                yield row(asked, found[0].rule, found, capacity)
         if self.peer is not None:
             yield PeerRow(
                 self.name, "MiniMalloc", f"within {self.capacities[0]}", "measured in the shared notes on allocation, section 1",
@@ -117,24 +106,16 @@ class Tables:
 
 @final
 @dataclass(frozen=True)
-class PlanTables:
+class PlanTables(OnSubject):
     """The buffers of plans made for live bytes, packed by "auto".
 
     Args:
         budgets: where nothing fits one, the least that works is planned.
     """
 
-    subject: Subject
     budgets: tuple[Budget | None, ...]
     strategy: str = "auto"
     size: Size = "normal"
-
-    @property
-    def name(self) -> str:
-        return self.subject.name
-
-    def missing(self) -> str | None:
-        return self.subject.missing()
 
     def rows(self, bench: Bench) -> Iterator[Row]:
         warm_search()
@@ -142,22 +123,16 @@ class PlanTables:
         allocator = find_allocator("auto")[1]
         for budget in self.budgets:
             clock = Clock()
-            asked = "least peak" if budget is None else str(budget)
+            planned = partial(clock.timed("plan", planner.optimize), graph, strategy=self.strategy, allocator=None, memory=memory)
+            asked = LEAST if budget is None else str(budget)
             try:
-                with clock("plan"):
-                    plan = planner.optimize(graph, budget, strategy=self.strategy, allocator=None, memory=memory)
+                plan = planned(budget)
             except planner.InfeasibleBudget as error:
                 asked = f"least that works, not {budget}"
-                with clock("plan"):
-                    plan = planner.optimize(graph, error.minimum, strategy=self.strategy, allocator=None, memory=memory)
-            runs = []
-            for _ in range(bench.repeat):
-                packing = Clock()
-                gc.collect()
-                allocation = packing.timed("pack", allocator)(plan.graph, plan.schedule, memory=memory)
-                runs.append(packing.seconds)
+                plan = planned(error.minimum)
+            allocation, seconds = least_of(bench.repeat, "pack", partial(allocator, plan.graph, plan.schedule, memory=memory))
             trace = planner.simulate(plan.graph, plan.schedule, memory=memory, allocation=allocation)
             yield PackRow(
                 self.name, f"{asked}, {self.strategy}", len(allocation.buffers), trace.peak_bytes, allocation.arena_bytes,
-                allocation.bound_bytes or 0, "auto", 0, {**least([clock.seconds]), **least(runs)},
+                allocation.bound_bytes or 0, "auto", 0, {**least([clock.seconds]), **seconds},
             )  # fmt: skip

@@ -1,31 +1,29 @@
-"""Graphs of the shared data, `PLANNER_SHARED`/data/rematgraphs, as networkx graphs of our schema; nothing of them is kept here."""
+"""Graphs of the shared data, in its folder rematgraphs, as networkx graphs of our schema."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import networkx as nx
 
+from bench import shared
+
 FORMAT = "rematgraph-1"
 
 
-def folder() -> Path:
-    """Where the shared graphs are; by default beside the repository."""
-    shared = os.environ.get("PLANNER_SHARED") or Path(__file__).resolve().parents[2] / "shared"
-    return Path(shared) / "data" / "rematgraphs"
+def _file(name: str) -> str:
+    return f"rematgraphs/{name}.json"
 
 
 def missing(name: str) -> str | None:
     """Why a graph cannot be read, or None."""
-    return None if (folder() / f"{name}.json").is_file() else f"{name}: no such graph in the shared data (set PLANNER_SHARED)"
+    return shared.missing(_file(name))
 
 
 def read_parts(name: str) -> dict[str, Any]:
     """The shared graph of this name, as its file has it."""
-    return msgspec.json.decode((folder() / f"{name}.json").read_bytes(), type=dict[str, Any])
+    return msgspec.json.decode(shared.path_of(_file(name)).read_bytes(), type=dict[str, Any])
 
 
 def read(name: str) -> nx.DiGraph:

@@ -297,7 +297,6 @@ def load(path: str | os.PathLike[str]) -> Results:
 def results(suite: str, rows: tuple[Row, ...], *, commit: str | None, options: dict[str, int]) -> Results:
     """Rows with the facts of this machine; `commit` is that of the start, since others may commit during a run."""
     libraries = ("numpy", "numba", "networkx", "msgspec")
-    unit = 1 if sys.platform == "darwin" else 1024
     return Results(
         suite=suite,
         machine=_machine(),
@@ -306,9 +305,14 @@ def results(suite: str, rows: tuple[Row, ...], *, commit: str | None, options: d
         },
         commit=commit,
         options=options,
-        most_resident_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit,
+        most_resident_bytes=most_resident_bytes(),
         rows=rows,
     )  # fmt: skip
+
+
+def most_resident_bytes() -> int:
+    """Of this process so far, whatever else it did."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _machine() -> Machine:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from bench.cases import Rows, Suite
+from bench.cases import Suite
 from bench.known import BestKnown
 from bench.measure import Bench, Case, Size, warm
 from bench.results import Results, Row, current_commit, results
+from bench.targets import Rows
 
 #: Called with cases done, cases in all, rows so far and what comes next.
 Progress = Callable[[int, int, int, str], None]

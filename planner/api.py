@@ -10,6 +10,7 @@ from numbers import Integral, Real
 from operator import index
 from typing import Any, Union
 
+import msgspec
 import networkx as nx
 
 from planner import plan as plans
@@ -108,8 +109,8 @@ def optimize(
             raise watcher.failure
     report = work.report(name, solution, budget_bytes, "least peak" if budget is None else str(budget), effort=float(effort))
     return Plan(
-        program, solution.proposal.schedule, solution.allocation, report, name, work.allocator_name, budget_bytes, memory, seed,
-        float(effort), save, recompute,
+        program, solution.proposal.schedule, solution.allocation, msgspec.structs.replace(report, order=order), name, work.allocator_name,
+        budget_bytes, memory, seed, float(effort), save, recompute, order,
     )  # fmt: skip
 
 

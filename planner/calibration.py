@@ -70,6 +70,8 @@ class Calibration(msgspec.Struct, frozen=True):
             return
         if not 1 <= self.predicted.peak_bytes <= MAX_BYTES:
             raise PlannerError(f"a predicted peak of {self.predicted.peak_bytes} bytes gives no ratio; name a graph that holds something")
+        if not self.measured_bytes and not self.baseline_bytes:
+            raise PlannerError("nothing was measured, for the command ended before the first sample; there is no ratio")
         if self.baseline_bytes >= self.measured_bytes:
             raise PlannerError(
                 f"the baseline of {self.baseline_bytes} bytes is not below the {self.measured_bytes} measured, so nothing is left for the "

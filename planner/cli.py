@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
+from contextlib import suppress
+from types import FrameType
 
 import click
 
@@ -35,6 +38,7 @@ def main() -> None:
             setattr(sys, stream, open(os.devnull, "w"))  # noqa: SIM115
     ours = sys.argv[1:]
     as_json = "--json" in ours[: ours.index("--")] if "--" in ours else "--json" in ours  # a measured command has options of its own
+    interrupts = _noted_interrupts()
     try:
         code = cli.main(standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError:
@@ -46,6 +50,8 @@ def main() -> None:
     except errors.PlannerError as error:
         fail(type(error).__name__, str(error), exit_code(error), as_json=as_json, error=error)
     except Exception as error:
+        if interrupts:  # one that a compiler's callback swallowed, and failed of
+            fail("Abort", "interrupted before any plan was found", 130, as_json=as_json)
         if isinstance(error, OSError) and error.filename is None and error.errno in (errno.ENOSPC, errno.EIO, errno.EBADF):
             silence()  # click's own help and version
             fail("OutputError", f"cannot write to standard output: {error.strerror}", 2, as_json=False)
@@ -58,6 +64,20 @@ def main() -> None:
             said += "; set PLANNER_TRACEBACK=1 for the traceback"
         fail("InternalError", said, 1, as_json=as_json)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _noted_interrupts() -> list[int]:
+    """Filled at each Ctrl-C, which is a KeyboardInterrupt as ever: compilers swallow some and fail in a way of their own."""
+    interrupts: list[int] = []
+
+    def heard(number: int, frame: FrameType | None) -> None:
+        interrupts.append(number)
+        signal.default_int_handler(number, frame)
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        with suppress(ValueError):  # not in the main thread, where none arrives
+            signal.signal(signal.SIGINT, heard)
+    return interrupts
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def check_output(output: str | None, *, force: bool) -> None:
     if os.path.exists(output) and not force:
         raise click.UsageError(f"{output!r} exists; overwrite it with -f, or name another file")
     folder = os.path.dirname(os.path.abspath(output))
-    special = os.path.exists(output) and not os.path.isfile(output)  # a folder, a device, a pipe
+    special = not output or (os.path.exists(output) and not os.path.isfile(output))  # no name; a folder, a device, a pipe
     if special or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
         raise errors.OutputError(f"cannot write {output!r}; name a file in a folder that exists and can be written")
 

@@ -123,7 +123,10 @@ class Footprint(msgspec.Struct, frozen=True):
     alternatives: dict[str, tuple[int, int]]
     tail: Optional[Tail]
     rule: Optional[RuleOfThumb] = None
-    not_counted: tuple[str, ...] = ("device context and libraries", "communication buffers", "allocator rounding and fragmentation")
+    not_counted: tuple[str, ...] = (
+        "device context and libraries", "workspace and reserves that libraries choose", "communication buffers",
+        "allocator rounding and fragmentation",
+    )  # fmt: skip
     calibration: Optional[Calibration] = None
 
     @property
@@ -206,7 +209,7 @@ class Footprint(msgspec.Struct, frozen=True):
             else:
                 yield Remedy(f"{update} update", floor, False, "Even without any activation.")
         if self.tail is not None and self.tail.needed_bytes > allowed:
-            yield chunked_loss(self.tail, allowed)
+            yield from chunked_loss(self.tail, allowed)
         yield from self._smaller_batch(allowed)
 
     def _smaller_batch(self, allowed: int) -> Iterator[Remedy]:

@@ -45,6 +45,7 @@ class _PlanFile(msgspec.Struct, frozen=True):
     effort: float
     save_rules: tuple[str, ...] = ()
     recompute_rules: tuple[str, ...] = ()
+    order: Order = "free"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Plan:
     Args:
         graph, schedule, allocation: the program, its steps, and the offsets (None: live bytes only).
         report: keep-all, plan, bound and budget; `print(plan.report)`.
-        strategy, allocator, budget, memory, seed, effort, save_rules, recompute_rules: what was asked.
+        strategy, allocator, budget, memory, seed, effort, save_rules, recompute_rules, order: what was asked.
     """
 
     graph: Graph
@@ -69,6 +70,7 @@ class Plan:
     effort: float
     save_rules: tuple[str, ...] = ()
     recompute_rules: tuple[str, ...] = ()
+    order: Order = "free"
 
     def __str__(self) -> str:
         return str(self.report)
@@ -79,10 +81,10 @@ class Plan:
         Computed again: all figures of the plan and of keep-all, what is live at the peak, the budget from its text, both lower
         bounds, and that on the arena. A registered allocator packs keep-all again; of any other, and of options that a callable
         carried, a file says nothing: there keep-all's arena must only be possible. Of built-in strategies the bounds must be
-        exactly those of `planner.search.proofs`. Another strategy may claim a higher bound, up to its plan; it is repeated as a
-        claim, and `optimal` may not rest on it; where it rests on a bound of "exact", that is proven again. The user's rules are
-        applied to the graph again: the steps must obey them, and the report say the same of them. That the search was cut short,
-        and the bytes of the budget "auto", are echoes.
+        exactly those of `planner.search.proofs`; what "exact" says beyond them, bound or optimum, is proven again. A strategy that
+        is not built in may claim a higher bound, up to its plan; the report repeats it as a claim, and `optimal` may not rest on
+        it. The user's rules are applied to the graph again: the steps must obey them, and the report say the same of them. That
+        the search was cut short, and the bytes of the budget "auto", are echoes.
 
         Raises:
             ScheduleError: an illegal step.
@@ -104,6 +106,7 @@ class Plan:
             ("allocator", report.allocator, self.allocator),
             ("memory model", report.memory, self.memory),
             ("budget", report.budget, self.budget),
+            ("order", report.order, self.order),
             ("peak", report.plan.peak_bytes, trace.peak_bytes),
             ("arena", report.plan.arena_bytes, arena_bytes),
             ("arena lower bound", report.arena_lower_bound, 0 if self.allocation is None else self.allocation.bound_bytes),
@@ -125,7 +128,7 @@ class Plan:
         return trace
 
     def _verify_options(self, kept: Trace) -> None:
-        """The budget as it was written, seed and effort."""
+        """The budget as it was written, seed, effort and order."""
         text = self.report.budget_text
         asked = asked_bytes(text, kept.peak_bytes)
         if asked != self.budget and not (text.strip() == "auto" and self.budget is not None):
@@ -134,6 +137,11 @@ class Plan:
             raise VerificationError(f"seed {self.seed!r} is not an int")
         if not 0 < self.effort < math.inf:
             raise VerificationError(f"effort {self.effort!r} is not a number above 0")
+        if self.order == "pinned":
+            program = [op.name for op in self.graph.ops if not op.resident]
+            for wanted, found in zip(program, dict.fromkeys(self.schedule.computes), strict=False):
+                if wanted != found:
+                    raise VerificationError(f"op {found!r} first runs before {wanted!r}, but the plan says that the order is pinned")
 
     def _verify_rules(self, kept: Trace) -> float:
         """That the steps obey the user's rules; what a plan that obeys costs at least."""
@@ -201,27 +209,36 @@ class Plan:
             raise VerificationError(f"{cost_claim}; that none costs less than {least_cost} can be proven, and this plan costs {trace.cost}")
         if not least_peak <= report.peak_lower_bound <= min(trace.peak_bytes, kept.peak_bytes):
             raise VerificationError(f"{peak_claim}; that none is below {least_peak} can be proven, and this plan takes {trace.peak_bytes}")
-        builtin = self.strategy in STRATEGIES and self.strategy != "exact"
-        if builtin and report.cost_lower_bound != least_cost:
+        about_cost = self.budget is not None
+        again = self.strategy == "exact"  # only what it was asked for can be more than the rest of us prove
+        if self.strategy in STRATEGIES and report.cost_lower_bound != least_cost and not (
+            again and about_cost and self._proven_exactly(report.cost_lower_bound)
+        ):
             raise VerificationError(f"{cost_claim}; of plans of {self.strategy!r} no more than {least_cost} is proven")
-        if builtin and report.peak_lower_bound != least_peak:
+        if self.strategy in STRATEGIES and report.peak_lower_bound != least_peak and not (
+            again and not about_cost and self._proven_exactly(report.peak_lower_bound)
+        ):
             raise VerificationError(f"{peak_claim}; of plans of {self.strategy!r} no more than {least_peak} is proven")
         if report.optimal is None or proven(report, cost_lower_bound=least_cost, peak_lower_bound=least_peak):
             return
-        if self.strategy != "exact" or report.optimal not in PROOFS or not self._proven_exactly():
+        found = trace.cost if about_cost else trace.peak_bytes
+        if not again or report.optimal not in PROOFS or not self._optimal_as_asked() or not self._proven_exactly(found):
             raise VerificationError(
                 f"the report says {report.optimal!r} is proven; what can be proven again is cost {least_cost} and peak {least_peak}"
             )
 
-    def _proven_exactly(self) -> bool:
-        """Repeat the proof of strategy "exact", of the order the report names: no plan is sought, none is better."""
-        from planner.search.exact import proves as optimal
+    def _optimal_as_asked(self) -> bool:
+        """True if what is called optimal is what was asked for, in the order that was asked for."""
+        kind, _, order = (self.report.optimal or "").rpartition(", order ")
+        return kind.startswith("cost") == (self.budget is not None) and order == self.order
 
-        claim = self.report.optimal or ""
+    def _proven_exactly(self, bound: float) -> bool:
+        """Repeat the proof of strategy "exact" that no plan in the order that was asked for is below a bound."""
+        from planner.search.exact import proves as no_plan_is_below
+
         allowed = None if self.budget is None else self.budget - self.memory.reserve
-        order: Order = "pinned" if claim.endswith("pinned") else "free"
-        problem = Problem(self.graph, allowed, self.memory, order, self.seed, self.effort)
-        return claim.startswith("peak") == (self.budget is None) and optimal(problem, self.schedule)
+        problem = Problem(self.graph, allowed, self.memory, self.order, self.seed, self.effort)
+        return no_plan_is_below(problem, self.schedule, bound=bound)
 
     def execute(self, *, scale: int | None = None) -> Execution:
         """Run the plan on real bytes in one arena; every byte must be that of a plain run. See `planner.executors.arena.execute`.
@@ -246,6 +263,7 @@ class Plan:
         file = _PlanFile(
             FORMAT, VERSION, self.graph.fingerprint, self.graph.name, self.graph.ops, self.schedule, self.allocation, self.report,
             self.strategy, self.allocator, self.budget, self.memory, self.seed, self.effort, self.save_rules, self.recompute_rules,
+            self.order,
         )  # fmt: skip
         return msgspec.json.encode(file)
 
@@ -298,5 +316,5 @@ def load(path: str | os.PathLike[str], graph: Graph | None = None) -> Plan:
         raise PlanFileError(f"{str(path)!r} is the plan of another graph ({own.name!r}, not {graph.name!r}); plan this graph again")
     return Plan(
         own, parts.schedule, parts.allocation, parts.report, parts.strategy, parts.allocator, parts.budget, parts.memory,
-        parts.seed, parts.effort, parts.save_rules, parts.recompute_rules,
+        parts.seed, parts.effort, parts.save_rules, parts.recompute_rules, parts.order,
     )  # fmt: skip

@@ -9,7 +9,7 @@ import msgspec
 
 from planner.graph import Graph
 from planner.memory import MemoryModel
-from planner.names import printable
+from planner.names import STRATEGIES, printable
 from planner.simulator import Trace
 from planner.units import format_bytes
 
@@ -78,7 +78,7 @@ class Report(msgspec.Struct, frozen=True):
         graph, ops: name, and number of operations (residents not counted).
         keep_all, plan: see `Figures`.
         peak_lower_bound: bytes no plan can go below.
-        cost_lower_bound: cost no plan at this budget can go below.
+        cost_lower_bound: cost no plan at this budget can go below; where `order` is pinned, "exact" may say it of that order alone.
         budget: bytes, or None: the least peak was asked for.
         budget_text: the budget as it was written.
         memory: scope, alignment and reserve.
@@ -92,6 +92,7 @@ class Report(msgspec.Struct, frozen=True):
         peak_phase: the phase of `peak_op`, where it has one.
         arena_lower_bound: bytes no arena of this schedule goes below, as proven by the allocator; 0 if it says nothing.
         rules: what came of each rule of the user's; see `Ruling`. Bounds on cost count what they make run again.
+        order: "pinned": plans whose ops first run in another order than the program's were not asked for.
     """
 
     graph: str
@@ -119,6 +120,7 @@ class Report(msgspec.Struct, frozen=True):
     peak_phase: Optional[str] = None
     arena_lower_bound: int = 0
     rules: tuple[Ruling, ...] = ()
+    order: Literal["free", "pinned"] = "free"
 
     @property
     def overhead(self) -> float:
@@ -140,7 +142,8 @@ class Report(msgspec.Struct, frozen=True):
 
     def _title(self) -> str:
         packed = f"allocator {self.allocator}" if self.allocator else "live bytes only"
-        return f"Plan  {self.graph} · {self.ops:,} ops · strategy {self.strategy} · {packed} · scope {self.memory.scope}"
+        order = " · order pinned" if self.order == "pinned" else ""
+        return f"Plan  {self.graph} · {self.ops:,} ops · strategy {self.strategy} · {packed} · scope {self.memory.scope}{order}"
 
     def _table(self) -> list[str]:
         budget = "least peak" if self.budget is None else format_bytes(self.budget)
@@ -176,9 +179,11 @@ class Report(msgspec.Struct, frozen=True):
         if self.optimal:
             notes.append(f"Proven optimal: {self.optimal}")
         elif self.budget is None:
-            notes.append(f"Not proven optimal: no plan goes below {format_bytes(self.peak_lower_bound)}")
+            below = f"{format_bytes(self.peak_lower_bound)}{self._who_says()}"
+            notes.append(f"Not proven optimal: no plan{self._of_which()} goes below {below}")
         else:
-            notes.append(f"Not proven optimal: at most {100 * self.gap:.2f} points of cost above the best possible")
+            best = f"the best possible{self._of_which()}{self._who_says()}"
+            notes.append(f"Not proven optimal: at most {100 * self.gap:.2f} points of cost above {best}")
         if self.cut_short:
             notes.append("Cut short by the time limit or Ctrl-C: more time may find a better plan")
         if self.peak_op is not None:
@@ -194,6 +199,14 @@ class Report(msgspec.Struct, frozen=True):
             notes.append("Largest live at the peak")
             notes.extend(f"  {value.ljust(width)}  {format_bytes(nbytes):>11}  {fate}" for value, nbytes, fate in self.live_at_peak)
         return [f"  {note}" for note in notes]
+
+    def _of_which(self) -> str:
+        """Which plans a bound is about, where it may not be all."""
+        return " in the program's order" if self.order == "pinned" and self.strategy == "exact" else ""
+
+    def _who_says(self) -> str:
+        """A bound of a strategy that is not ours is its own claim."""
+        return "" if self.strategy in STRATEGIES else f", or so {self.strategy!r} says"
 
     def _packing(self) -> str:
         """What is known of the arena of this schedule."""

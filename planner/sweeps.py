@@ -180,8 +180,8 @@ class Sweep:
         solution = self.chosen[name, budget].solution
         report = work.report(name, solution, budget, str(budget), effort=problem.effort)
         return Plan(
-            work.graph, solution.proposal.schedule, solution.allocation, report, name, work.allocator_name, budget, work.memory,
-            problem.seed, problem.effort, save, recompute,
+            work.graph, solution.proposal.schedule, solution.allocation, msgspec.structs.replace(report, order=problem.order), name,
+            work.allocator_name, budget, work.memory, problem.seed, problem.effort, save, recompute, problem.order,
         )  # fmt: skip
 
     def _budgets(self, wanted: int | tuple[Budget, ...]) -> list[int]:

@@ -219,8 +219,10 @@ def resnet() -> Graph:
     return lower(zoo.resnet(50, batch=32))
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("budget", ["100%", "60%", "30%", None])
+# At 100% all plans are keep-all; "exact" has no plans of its own of a graph this large, but those of "cuts" and "retention".
+@pytest.mark.parametrize(("strategy", "budget"), [
+    ("auto", "100%"), *((name, budget) for name in STRATEGIES if name != "exact" for budget in ("60%", "40%", None)),
+])  # fmt: skip
 def test_plans_of_resnet_50_run_to_the_bytes_of_the_reference(resnet: Graph, strategy: str, budget: str | None) -> None:
     found = outcome(resnet, budget, strategy=strategy)  # type: ignore[arg-type]
     plan = found if isinstance(found, Plan) else optimize(resnet, found.minimum, strategy=strategy)

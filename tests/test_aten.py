@@ -203,6 +203,46 @@ def test_an_embedding_moves_only_the_rows_it_reads() -> None:
     assert found["cost"] == pytest.approx((2 * 8 * 1024 * 768 * 4 + 8 * 1024 * 8) / A100.bandwidth)
 
 
+CACHE, STEP, PLACE = TensorType((4096, 64)), TensorType((2, 64)), TensorType((2,), "int64")
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "params", "moved"),
+    [
+        # Two rows of a cache are written (and, where they are added to, read), beside the values and the places read.
+        ("index_put_", [CACHE, PLACE, STEP], {}, 2 * 512 + 16),
+        ("index_put_", [CACHE, PLACE, STEP], {"accumulate": True}, 3 * 512 + 16),
+        ("index_add_", [CACHE, PLACE, STEP], {}, 3 * 512 + 16),
+        ("scatter_", [CACHE, TensorType((2, 64), "int64"), STEP], {}, 2 * 512 + 2 * 64 * 8),
+        ("scatter_add_", [CACHE, TensorType((2, 64), "int64"), STEP], {}, 3 * 512 + 2 * 64 * 8),
+        # What is overwritten whole is not read.
+        ("zero_", [CACHE], {}, 4096 * 64 * 4),
+        ("fill_", [CACHE, TensorType(())], {}, 4096 * 64 * 4 + 4),
+        ("copy_", [CACHE, CACHE], {}, 2 * 4096 * 64 * 4),
+        ("normal_", [CACHE, TensorType((16,), "uint8")], {}, 4096 * 64 * 4 + 16),
+        ("add_", [CACHE, CACHE], {}, 3 * 4096 * 64 * 4),
+    ],
+)  # fmt: skip
+def test_an_op_in_place_moves_what_it_touches(op: str, inputs: list[TensorType], params: dict[str, Any], moved: int) -> None:
+    found = attributes(f"aten.{op}", node="n", inputs=inputs, outputs=[CACHE], device=A100, params=params)
+    assert found["cost"] * A100.bandwidth == pytest.approx(moved)
+
+
+@pytest.mark.parametrize(
+    ("op", "outputs", "moved"),
+    [("zeros_like", CACHE, 4096 * 64 * 4), ("empty_like", CACHE, 0), ("new_zeros", STEP, 512), ("new_empty", STEP, 0)],
+)
+def test_a_new_tensor_like_another_is_written_and_the_other_is_not_read(op: str, outputs: TensorType, moved: int) -> None:
+    found = attributes(f"aten.{op}", node="n", inputs=[CACHE], outputs=[outputs], device=A100, params={})
+    assert found["cost"] * A100.bandwidth == pytest.approx(moved)
+
+
+@pytest.mark.parametrize("op", ["index_select", "embedding", "index"])
+def test_only_the_rows_asked_for_are_read(op: str) -> None:
+    found = attributes(f"aten.{op}", node="n", inputs=[CACHE, PLACE], outputs=[STEP], device=A100, params={"dim": 0})
+    assert found["cost"] * A100.bandwidth == pytest.approx(2 * 512 + 16)
+
+
 def test_each_dtype_counts_its_own_bytes() -> None:
     # cross entropy of bfloat16 logits: 2 bytes a logit, 8 a label; a mask of one byte beside a value of two.
     x = TensorType((4, 8), "bfloat16")

@@ -56,13 +56,20 @@ def test_more_effort_never_finds_less(model: str) -> None:
         assert costs == sorted(costs, reverse=True)
 
 
-#: C10: a chain of 1000 forward steps; least cost of any plan.
-C10 = {8: 6286, 16: 4186, 64: 2938, 1001: 2001}
+#: C10: a chain of 1000 forward steps; the least cost of any plan, or between which costs of other budgets it lies.
+C10 = {
+    8: (6286, 6286), 16: (4186, 4186), 32: (3474, 3474), 64: (2938, 2938), 66: (2001, 2938), 500: (2001, 2938), 1001: (2001, 2001),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def thousand() -> planner.Graph:
+    return planner.lower(cases.digraph(cases.chain(1000), ("g0",)))
 
 
 @pytest.mark.parametrize("budget", C10)
-def test_c10_is_met_within_a_tenth(budget: int) -> None:
-    graph = planner.lower(zoo.chain(1000, reads=("in",)))
-    plan = optimize(graph, budget, allocator=None)
-    assert plan.report.plan.peak_bytes <= budget
-    assert C10[budget] <= plan.report.plan.cost <= 1.1 * C10[budget]
+def test_c10_is_met_within_a_tenth(thousand: planner.Graph, budget: int) -> None:
+    plan = optimize(thousand, budget, allocator=None)
+    assert plan.verify().peak_bytes <= budget
+    least, most = C10[budget]
+    assert least <= plan.report.plan.cost <= 1.1 * most

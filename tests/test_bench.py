@@ -14,11 +14,13 @@ from click.testing import CliRunner
 
 from bench import remat
 from bench.__main__ import main
-from bench.cases import SUITES, Rows, Suite, Target
-from bench.measure import AgainstOriginal, Clock, Plans, Subject
+from bench.cases import SUITES, Suite
+from bench.measure import Clock, Plans, Subject
+from bench.original import AgainstOriginal
 from bench.results import GraphRow, PeerRow, PlanRow, Results, TargetRow, load
 from bench.run import run, wanted
 from bench.tables import changes, comparison, regressions, table
+from bench.targets import Rows, Target
 from planner import PlanFileError, optimize, zoo
 from planner.search import strategy_names
 
@@ -36,7 +38,9 @@ TINY = Suite(
             Subject("chain:16", partial(zoo.chain, 16)), ("50%", "5%", None), ("auto", "chen-budget"), allocator=None, size="quick",
             files=("auto", "50%"), peers=(PeerRow("chain:16", "somebody", "50%", "their paper", overhead=0.4),),
         ),
-        AgainstOriginal(Subject("mxnet", partial(zoo.mxnet_resnet, (1, 1), batch=2, image=64), "activations"), steps=3),
+        AgainstOriginal(
+            Subject("mxnet", partial(zoo.mxnet_resnet, (1, 1), batch=2, image=64), "activations"), ("auto", "chen-budget"), steps=3,
+        ),
         Plans(Subject("elsewhere", nx.DiGraph, missing=lambda: "elsewhere: not on this machine"), (None,)),
     ),
     (Target(0, "nothing recomputed", "%", _overhead), Target(0, "not in this run", "%", lambda rows: None)),

@@ -536,6 +536,7 @@ def fronts(table: Any, costs: Any, limit: int, points: int, least: bool) -> list
 def test_each_kernel_has_one_signature() -> None:
     optimize(lower(zoo.chain(12)), 6, strategy="chain", allocator=None)
     optimize(lower(zoo.chain(12)), 6, strategy="binomial", allocator=None)
-    compiled = {name: value for name, value in vars(kernels).items() if hasattr(value, "signatures") and not name.startswith("_")}
-    assert set(compiled) == {"action_frees", "stretches", "sweeps", "choose", "binomial_table"}
-    assert {name: len(value.signatures) for name, value in compiled.items()} == dict.fromkeys(compiled, 1)
+    compiled = {name: len(value.signatures) for name, value in vars(kernels).items() if hasattr(value, "signatures")}
+    public = {"action_frees", "stretches", "sweeps", "choose", "binomial_table"}
+    assert {name: count for name, count in compiled.items() if not name.startswith("_")} == dict.fromkeys(public, 1)
+    assert max(compiled.values()) == 1  # the others too, where they were not found compiled on disk

@@ -199,6 +199,32 @@ def test_a_usage_error_is_one_json_object_too(run, arguments: list[str]) -> None
     assert error_lines(answer) == [f"error: {found['message']}"]
 
 
+def test_an_interrupt_that_a_compiler_swallows_and_fails_of_is_an_interrupt() -> None:
+    code = """if True:
+        import os, signal, sys, time
+        import planner.api
+        def compile(*arguments, **options):  # as llvmlite's callbacks do
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(5)
+            except KeyboardInterrupt:
+                pass
+            raise RuntimeError("no compiled object")
+        planner.api.optimize = compile
+        sys.argv = ["planner", "optimize", "chain:8"]
+        from planner.cli import main
+        main()
+    """
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (130, "error: interrupted before any plan was found\n")
+
+
+def test_an_output_without_a_name_is_refused_before_the_work(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planner.zoo.build", lambda *_arguments, **_options: pytest.fail("the graph was read"))
+    answer = run("optimize", "chain:8", "-o", "")
+    assert (answer.code, error_lines(answer)) == (2, ["error: cannot write ''; name a file in a folder that exists and can be written"])
+
+
 def test_an_interrupt_is_one_line_and_one_object(run, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_arguments: object, **_options: object) -> None:
         raise KeyboardInterrupt

@@ -16,9 +16,8 @@ from strategies import digraphs, memory_models, op_sequences, schedules
 from test_laws import layered_digraphs
 
 from planner import Graph, MemoryModel, lower
-from planner.analysis.branching import Moment
 from planner.analysis.encode import encode
-from planner.analysis.instants import Instant, storages
+from planner.analysis.instants import Instant, first_run, storages
 from planner.kernels import flow, unroll
 from planner.schedule import Compute
 
@@ -191,7 +190,7 @@ def cheapest_choice(graph: Graph, instant: Instant, row: int, price: Fraction) -
 def test_a_cut_is_the_cheapest_of_all_choices(digraph: nx.DiGraph, price: Fraction, data: st.DataObject) -> None:
     graph = lower(digraph)
     row = data.draw(st.sampled_from([k for k, op in enumerate(graph.ops) if not op.resident]))
-    instant = Moment(storages(encode(graph, MemoryModel()).arrays), row, 0).instant()
+    instant = first_run(storages(encode(graph, MemoryModel()).arrays), row)
     if sum(not op.resident for op in graph.ops[:row]) > 9:
         return
     scale = instant.storages.most  # prices about as large as costs are per byte
@@ -245,7 +244,7 @@ def test_an_unrolled_run_reads_the_newest_instances(digraph: nx.DiGraph, data: s
 def test_restoring_keeps_within_the_room_and_counts_what_is_live(digraph: nx.DiGraph, room: int, data: st.DataObject) -> None:
     graph = lower(digraph)
     row = data.draw(st.sampled_from([k for k, op in enumerate(graph.ops) if not op.resident]))
-    instant = Moment(storages(encode(graph, MemoryModel()).arrays), row, 0).instant()
+    instant = first_run(storages(encode(graph, MemoryModel()).arrays), row)
     shared = instant.storages
     arrays, holder = shared.arrays, shared.holder
     at_hand = np.zeros(len(holder), dtype=np.bool_)

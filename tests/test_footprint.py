@@ -617,6 +617,17 @@ def test_the_command_finds_the_largest_batch_with_a_plan(run: Any) -> None:
     assert planner.optimize(zoo.mlp([32] * 9, batch=planned), budget, allocator=None).report.overhead <= 0.5
 
 
+def test_the_command_shows_the_largest_batch_where_no_batch_is_named(run: Any) -> None:
+    budget = estimate(zoo.mlp([64, 64], batch=37)).peak_bytes
+    code, out, _ = run("mlp:64-64", "--fits", budget, "--largest-batch")
+    assert code == 0
+    assert f"Largest batch that fits {budget}: 37" in out
+    assert f"({budget} bytes): the peak is" in out.partition("Batch 37: Fits")[2]
+    code, out, err = run("mlp:64-64", "--fits", "1B", "--largest-batch")
+    assert (code, err.splitlines()[-1]) == (4, str(estimate(zoo.mlp([64, 64], batch=1)).peak_bytes))
+    assert "Largest batch that fits 1B: 0" in out
+
+
 def test_the_command_exits_4_with_the_least_that_works_on_the_last_line(run: Any) -> None:
     code, out, err = run("mlp:64-64", "--batch", "4,8", "--fits", 1000)
     assert code == 4
@@ -632,6 +643,9 @@ def test_the_command_exits_4_with_the_least_that_works_on_the_last_line(run: Any
         ("mlp:64-64",),
         ("mlp:64-64", "--batch", 1, "--fits", "7Gb"),
         ("mlp:64-64", "--batch", 1, "--largest-batch"),
+        ("mlp:64-64", "--batch", 1, "--inference", "--micro-batches", 3),
+        ("mlp:64-64", "--batch", 1, "--inference", "--update", "per-tensor"),
+        ("mlp:64-64", "--batch", 1, "--inference", "--gradients", "released"),
         ("mlp:64-64", "--batch", 1, "--fits", "1GB", "--overhead", 0.3),
         ("mlp:64-64", "--batch", 1, "--fits", "40%", "--largest-batch"),
     ],

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +18,7 @@ from hypothesis import strategies as st
 from naive import canonical_steps, keep_all, naive_cost, naive_timeline, program_order, runs, stacked
 from strategies import digraphs, memory_models, op_sequences, schedules
 
+import planner
 from planner import Graph, InfeasibleBudget, MemoryModel, Op, ScheduleError, Tensor, lower, optimize, simulate
 from planner.analysis.encode import encode
 from planner.analysis.liveness import Evaluator
@@ -325,6 +331,40 @@ def test_an_empty_program_and_an_op_without_outputs_replay() -> None:
     check_replay(sink, keep_all(sink), MemoryModel(alignment=4))
     assert Evaluator(sink, MemoryModel(alignment=4)).evaluate(ints([1])) == (11, 1.0)
     assert Evaluator(sink, MemoryModel()).evaluate(ints([1, 1])) is None  # rule 8: it runs once
+
+
+# ------------------------------------------------------------------------------------------------ the cache on disk
+
+
+def test_an_edit_of_any_file_compiles_the_kernels_that_call_it_anew(tmp_path: Path) -> None:
+    house = Path(planner.__file__).parent
+    kernels = tmp_path / "planner" / "kernels"
+    (kernels / "inner").mkdir(parents=True)
+    for empty in (kernels.parent, kernels / "inner"):
+        (empty / "__init__.py").touch()
+    shutil.copy(house / "errors.py", kernels.parent)
+    shutil.copy(house / "kernels" / "__init__.py", kernels)
+
+    def write(path: str, text: str) -> None:
+        (kernels / path).write_text(f"from planner.kernels import kernel\n{text}\n")
+
+    write("adding.py", "@kernel\ndef add(x):\n    return x + 1")
+    write("inner/doubling.py", "@kernel\ndef double(x):\n    return 2 * x")
+    imports = "from planner.kernels.adding import add\nfrom planner.kernels.inner.doubling import double"
+    write("both.py", f"{imports}\n@kernel\ndef both(x):\n    return double(add(x))")
+    program = "from planner.kernels.both import both; print(both(5), sum(both.stats.cache_hits.values()))"
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(tmp_path)}
+
+    def answer_and_hits() -> str:
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment)
+        return done.stdout.strip()
+
+    assert answer_and_hits() == "12 0"
+    assert answer_and_hits() == "12 1"
+    write("adding.py", "@kernel\ndef add(x):\n    return x + 2")
+    assert answer_and_hits() == "14 0"
+    write("inner/doubling.py", "@kernel\ndef double(x):\n    return 3 * x")
+    assert answer_and_hits() == "21 0"
 
 
 # ------------------------------------------------------------------------------------------------ signatures

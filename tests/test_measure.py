@@ -501,6 +501,8 @@ def test_a_calibration_is_refused_where_it_says_nothing(tmp_path: Path) -> None:
         estimate(graph, calibration=HOST, memory=MemoryModel("activations"))
     with pytest.raises(PlannerError, match="alignment 1, not 512"):
         estimate(graph, calibration=HOST, memory=MemoryModel(alignment=512))
+    with pytest.raises(PlannerError, match="nothing was measured, for the command ended before the first sample"):
+        msgspec.convert({**msgspec.to_builtins(HOST), "measured_bytes": 0, "baseline_bytes": 0}, Calibration)
     with pytest.raises(PlannerError, match="--against"):
         estimate(graph, calibration=msgspec.structs.replace(HOST, predicted=None))
     found = estimate(graph, calibration=HOST)

@@ -16,6 +16,7 @@ from naive import keep_all
 from programs import elements, saved
 
 from planner.errors import GraphError
+from planner.lowering.files import read_graph
 from planner.lowering.onnx import from_onnx
 from planner.lowering.schema import lower
 from planner.simulator import simulate
@@ -321,6 +322,97 @@ def test_missing_external_weights_are_named(tmp_path: Path) -> None:
         from_onnx(path)
     (tmp_path / "w.bin").write_bytes(b"\0" * 48)
     assert from_onnx(path).graph["source"]["params"] == 12
+
+
+def altered(what: Any, change: Callable[[Any], Any]) -> Any:
+    change(what)
+    return what
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda made: made.graph.input.append(made.graph.input[0]), "has two inputs named 'x'"),
+        (lambda made: made.graph.initializer.append(weights("w", 3, 9)), "has two initializers named 'w'"),
+        (lambda made: made.graph.initializer[0].dims.__setitem__(0, -3), r"initializer 'w' has a size below 0: \[-3, 4\]"),
+        (lambda made: setattr(made.opset_import[0], "version", 999), "has operator set 999, and the onnx package here knows 1 to"),
+        (lambda made: setattr(made.opset_import[0], "version", 0), "has operator set 0,"),
+        (
+            lambda made: made.graph.sparse_initializer.append(
+                helper.make_sparse_tensor(weights("s", 1), helper.make_tensor("at", TensorProto.INT64, [1], [0]), [3, 4])
+            ),
+            "initializer 's' is sparse",
+        ),
+        (
+            lambda made: setattr(made.graph.input[0].type.tensor_type, "elem_type", TensorProto.FLOAT8E5M2FNUZ),
+            "input: value 'x' is of dtype 'float8e5m2fnuz'; known: float64",
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("training", [True, False])
+def test_what_a_file_may_not_say_is_refused_by_name(tmp_path: Path, change: Any, message: str, training: bool) -> None:
+    path = saved_at(tmp_path, altered(model(GEMM, initializers=[weights("w", 3, 4)]), change))
+    with pytest.raises(GraphError, match=f"m.onnx: {message}"):
+        from_onnx(path, training=training)
+
+
+def test_a_file_above_2_gib_is_named_for_what_it_is_without_reading_it(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    with path.open("wb") as file:
+        file.truncate(2**31)  # a hole: it takes no room
+    for read in (from_onnx, read_graph):
+        with pytest.raises(GraphError, match="is larger than 2 GiB, which no ONNX file can be; save its weights beside it"):
+            read(path)
+
+
+def test_functions_of_the_file_are_written_out(tmp_path: Path) -> None:
+    """Two calls of a layer, relu(x w), each with weights of its own: 3 x 3 and 3 x 4; the relu's own output is saved, 2 x 3 and 2 x 4."""
+    body = [helper.make_node("MatMul", ["a", "b"], ["p"]), helper.make_node("Relu", ["p"], ["q"])]
+    layer = helper.make_function("mine", "Layer", ["a", "b"], ["q"], body, [helper.make_opsetid("", 13)])
+    nodes = [
+        helper.make_node("Layer", ["x", "w"], ["h"], domain="mine", name="one"),
+        helper.make_node("Layer", ["h", "v"], ["y"], domain="mine", name="two"),
+    ]
+    made = model(nodes, initializers=[weights("w", 3, 3), weights("v", 3, 4)], functions=[layer])
+    made.opset_import.append(helper.make_opsetid("mine", 1))
+    step = from_onnx(saved_at(tmp_path, made))
+    assert [step.nodes[n]["op"] for n in step if step.nodes[n].get("phase") == "forward"] == ["MatMul", "Relu"] * 2
+    assert step.graph["source"]["params"] == 3 * 3 + 3 * 4
+    assert sorted(step.nodes[node]["nbytes"] for node, _ in saved(step)) == [4 * 2 * 3, 4 * 2 * 4]
+
+
+def test_a_damaged_function_is_refused_like_a_damaged_node(tmp_path: Path) -> None:
+    body = [helper.make_node("Relu", ["a"], ["q"], name="inside")]
+    layer = helper.make_function("mine", "Layer", ["a"], ["q"], body, [helper.make_opsetid("", 13)])
+    made = model([helper.make_node("Layer", ["x"], ["y"], domain="mine", name="one")], functions=[layer])
+    made.opset_import.append(helper.make_opsetid("mine", 1))
+    for old, new in ((b"Relu", b"R\xffl\xfe"), (b"inside", b"in\xffi\xfee")):
+        with pytest.raises(GraphError, match=r"is damaged|cannot be written out|no rule"):
+            from_onnx(saved_at(tmp_path, made.SerializeToString().replace(old, new)))
+
+
+def test_a_stored_tensor_that_is_an_output_hides_no_size(tmp_path: Path) -> None:
+    path = saved_at(tmp_path, model(GEMM, initializers=[weights("w", 3, 4)], outputs=("w", "y")))
+    assert from_onnx(path, training=False).nodes["fc"]["shape"] == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("op", "opset", "inputs", "attributes"),
+    [
+        ("GroupNormalization", 18, {"s": (2,), "b": (2,)}, {"num_groups": 2}),
+        ("GroupNormalization", 21, {"s": (4,), "b": (4,)}, {"num_groups": 2}),
+        ("MeanVarianceNormalization", 9, {}, {}),
+        ("MeanVarianceNormalization", 13, {}, {}),
+    ],
+)
+def test_normalizations_that_are_functions_of_the_standard_have_the_shape_of_what_they_read(
+    tmp_path: Path, op: str, opset: int, inputs: dict[str, tuple[int, ...]], attributes: dict[str, Any]
+) -> None:
+    nodes = [helper.make_node(op, ["x", *inputs], ["n"], name="n", **attributes), helper.make_node("Conv", ["n", "w"], ["y"], name="c")]
+    stored = [weights("w", 5, 4, 1, 1), *(weights(name, *shape) for name, shape in inputs.items())]
+    made = altered(model(nodes, shape=[2, 4, 3, 3], initializers=stored), lambda found: setattr(found.opset_import[0], "version", opset))
+    graph = from_onnx(saved_at(tmp_path, made))
+    assert (graph.nodes["n"]["shape"], graph.nodes["c"]["shape"]) == ((2, 4, 3, 3), (2, 5, 3, 3))
 
 
 def test_options_are_checked_before_the_file_is_read(tmp_path: Path) -> None:

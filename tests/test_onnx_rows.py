@@ -67,6 +67,171 @@ def test_an_lstm_keeps_its_gates_and_cells_and_nothing_of_its_products(tmp_path:
     assert from_onnx(path, training=False).nodes["lstm"]["nbytes"] == 4 * 7 * 2 * 5
 
 
+def residents(graph: Any, kind: str) -> dict[str, tuple[int, ...]]:
+    return {name: graph.nodes[name]["shape"] for name, found in graph.nodes(data="kind") if found == kind}
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_initial_states_of_a_recurrent_layer_are_no_weights(tmp_path: Path, training: bool) -> None:
+    """The standard: W, R, B and the peepholes P are weights, initial_h and initial_c the first values of what runs through the steps."""
+    nodes = [helper.make_node("LSTM", ["x", "w", "r", "b", "lengths", "h0", "c0", "p"], ["", "y"], name="lstm", hidden_size=5)]
+    shapes = {"w": (1, 20, 3), "r": (1, 20, 5), "b": (1, 40), "h0": (1, 2, 5), "c0": (1, 2, 5), "p": (1, 15)}
+    lengths = helper.make_tensor("lengths", TensorProto.INT32, [2], [7, 4])
+    nodes[0].output[0] = "all"
+    graph = from_onnx(written(tmp_path, nodes, [7, 2, 3], [*(weights(n, *s) for n, s in shapes.items()), lengths]), training=training)
+    assert residents(graph, "parameter") == {name: shapes[name] for name in "wrbp"}
+    assert residents(graph, "state") == {"h0": (1, 2, 5), "c0": (1, 2, 5)}
+    updated = {name for name, phase in graph.nodes(data="phase") if phase == "update"} - {"barrier"}
+    assert updated == ({f"{name}.update" for name in "wrbp"} if training else set())
+
+
+def test_an_initial_state_is_none_through_a_view_or_of_a_gru_and_one_that_is_read_elsewhere_is_a_weight(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Unsqueeze", ["h", "axis"], ["h0"], name="up"),
+        helper.make_node("GRU", ["x", "w", "r", "b", "", "h0"], ["s", "y"], name="gru", hidden_size=4),
+    ]
+    stored = [weights("w", 1, 12, 3), weights("r", 1, 12, 4), weights("b", 1, 24), weights("h", 2, 4), ints("axis", 0)]
+    assert residents(from_onnx(written(tmp_path, nodes, [6, 2, 3], stored)), "state") == {"h": (2, 4)}
+    nodes[1].output[1] = "last"
+    nodes.append(helper.make_node("Add", ["last", "h"], ["y"], name="more"))
+    assert "h" in residents(from_onnx(written(tmp_path, nodes, [6, 2, 3], stored)), "parameter")
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_an_lstm_may_leave_out_its_bias_before_an_initial_state(tmp_path: Path, training: bool) -> None:
+    """7 steps, 2 images, 5 units: with and without the 40 elements of a bias the layer makes and keeps the same."""
+    shapes = {"w": (1, 20, 3), "r": (1, 20, 5), "b": (1, 40), "h0": (1, 2, 5)}
+    graphs = []
+    for bias in ("b", ""):
+        nodes = [helper.make_node("LSTM", ["x", "w", "r", bias, "", "h0"], ["y"], name="lstm", hidden_size=5)]
+        stored = [weights(name, *shape) for name, shape in shapes.items() if name != "b" or bias]
+        graphs.append(from_onnx(written(tmp_path, nodes, [7, 2, 3], stored), training=training))
+    full, bare = graphs
+    assert bare.nodes["lstm"]["nbytes"] == full.nodes["lstm"]["nbytes"]
+    assert residents(bare, "parameter") == {"w": (1, 20, 3), "r": (1, 20, 5)}
+    assert sum(bare.nodes[name]["nbytes"] for name in residents(bare, "state")) == 4 * 2 * 5
+    program = lower(bare)
+    simulate(program, keep_all(program))
+    if training:
+        assert backward_reads(bare, "lstm") == backward_reads(full, "lstm")
+
+
+def test_what_no_gradient_reaches_is_a_state(tmp_path: Path) -> None:
+    """Weights of classes, the tables of a rotation, a mask of the standard's attention, and a row of numbers that is counted up."""
+    cases = [
+        (
+            [helper.make_node("MatMul", ["x", "w"], ["q"]), helper.make_node("SoftmaxCrossEntropyLoss", ["q", "t", "c"], ["y"])],
+            [8, 4], [weights("w", 4, 10), weights("c", 10), ints("t", *range(8))], {"c": (10,), "t": (8,)},
+        ),
+        (
+            [helper.make_node("RotaryEmbedding", ["x", "c", "s"], ["q"], num_heads=2), helper.make_node("MatMul", ["q", "w"], ["y"])],
+            [1, 3, 8], [weights("w", 8, 8), weights("c", 1, 3, 2), weights("s", 1, 3, 2)], {"c": (1, 3, 2), "s": (1, 3, 2)},
+        ),
+        (
+            [helper.make_node("MatMul", ["x", "w"], ["q"]), helper.make_node("Attention", ["q", "q", "q", "m"], ["y"])],
+            [1, 2, 3, 8], [weights("w", 8, 8), weights("m", 3, 3)], {"m": (3, 3)},
+        ),
+        (
+            [
+                helper.make_node("MatMul", ["x", "w"], ["q"]), helper.make_node("Range", ["zero", "three", "one"], ["r"]),
+                helper.make_node("Add", ["q", "r"], ["y"]),
+            ],
+            [2, 3], [weights("w", 3, 3), *(helper.make_tensor(n, F, [], [v]) for n, v in (("zero", 0), ("three", 3), ("one", 1)))],
+            {"r": (3,)},
+        ),
+    ]  # fmt: skip
+    for nodes, shape, stored, states in cases:
+        graph = from_onnx(written(tmp_path, nodes, shape, stored, opset=23))
+        assert residents(graph, "state") == states
+        assert list(residents(graph, "parameter")) == ["w"]
+
+
+def test_a_tied_weight_that_is_transposed_in_the_file_is_one_parameter(tmp_path: Path) -> None:
+    """Vocabulary 50, width 6: 300 elements, read by the embedding and, transposed in each step, by the logits; one gradient, one update."""
+    nodes = [
+        helper.make_node("Cast", ["x"], ["ids"], to=I64, name="ids"),
+        helper.make_node("Gather", ["table", "ids"], ["e"], name="embed"),
+        helper.make_node("Transpose", ["table"], ["turned"], name="turn", perm=[1, 0]),
+        helper.make_node("MatMul", ["e", "turned"], ["y"], name="head"),
+    ]
+    path = written(tmp_path, nodes, [2, 3], [weights("table", 50, 6)])
+    step = from_onnx(path)
+    assert residents(step, "parameter") == {"table": (50, 6)}
+    assert step.nodes["turn"]["nbytes"] == 50 * 6 * 4
+    assert [name for name, op in step.nodes(data="op") if op == "Update"] == ["table.update"]
+    assert set(step.predecessors("head.bwd")) == {"loss.bwd", "embed", "turn"}
+    assert residents(from_onnx(path, training=False), "parameter") == {"table": (50, 6)}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "stored", "made"),
+    [
+        # Autocast: float32 weights, and in each step a copy in 2 bytes.
+        ([helper.make_node("Cast", ["w"], ["v"], to=TensorProto.FLOAT16), helper.make_node("Cast", ["x"], ["z"], to=TensorProto.FLOAT16)],
+         {"w": (4, 5)}, 4 * 5 * 2),
+        # A normalized weight: the direction and its length are both trained.
+        ([helper.make_node("Mul", ["w", "g"], ["v"]), helper.make_node("Identity", ["x"], ["z"])], {"w": (4, 5), "g": (1, 5)}, 4 * 5 * 4),
+        # Two factors of one product side by side.
+        ([helper.make_node("Concat", ["w", "u"], ["v"], axis=1), helper.make_node("Identity", ["x"], ["z"])],
+         {"w": (4, 5), "u": (4, 2)}, 4 * 7 * 4),
+        # The first rows of a longer table of positions, as a view of them: the whole table is trained.
+        ([helper.make_node("Slice", ["w", "zero", "four"], ["s"]), helper.make_node("Unsqueeze", ["s", "zero"], ["v"]),
+          helper.make_node("Identity", ["x"], ["z"])], {"w": (9, 5)}, 4 * 5 * 4),
+    ],
+)  # fmt: skip
+def test_what_is_computed_from_weights_is_computed_in_each_step(
+    tmp_path: Path, nodes: list[Any], stored: dict[str, tuple[int, ...]], made: int
+) -> None:
+    listed = [*nodes, helper.make_node("MatMul", ["z", "v"], ["y"], name="fc")]
+    tensors = [*(weights(name, *shape) for name, shape in stored.items()), ints("zero", 0), ints("four", 4)]
+    for training in (True, False):
+        graph = from_onnx(written(tmp_path, listed, [3, 4], tensors), training=training)
+        assert residents(graph, "parameter") == stored
+        assert residents(graph, "state") == {}
+        assert graph.nodes[next(node for node in graph if node in ("v", "s"))]["nbytes"] == made
+        program = lower(graph)
+        simulate(program, keep_all(program))
+
+
+def test_the_loss_reads_the_outputs_of_the_file_and_no_other_output_of_their_ops(tmp_path: Path) -> None:
+    """Three parts of a product, of which only the last is the model's; an LSTM of which only the hidden states are."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"], name="fc"),
+        helper.make_node("Split", ["p", "sizes"], ["a", "b", "y"], name="split", axis=1),
+    ]
+    step = from_onnx(written(tmp_path, nodes, [2, 4], [weights("w", 4, 9), ints("sizes", 3, 3, 3)]))
+    assert step.edges["split", "loss"]["reads"] == (2,)
+    nodes = [helper.make_node("LSTM", ["x", "w", "r"], ["y", "last"], name="lstm", hidden_size=5)]
+    step = from_onnx(written(tmp_path, nodes, [7, 2, 3], [weights("w", 1, 20, 3), weights("r", 1, 20, 5)]))
+    assert step.edges["lstm", "loss"]["reads"] == (0,)
+    assert step.nodes["loss.bwd"]["nbytes"] == 4 * 7 * 2 * 5
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_rows_of_a_table_that_a_length_asks_for_are_read_from_the_whole_table(tmp_path: Path, training: bool) -> None:
+    """Learned positions as exporters write them: 9 of 4 units are trained, and 6 of them, as many as x is long, are added."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Slice", ["shape", "one", "two"], ["length"]),
+        helper.make_node("Slice", ["table", "zero", "length", "one"], ["rows"], name="rows"),
+        helper.make_node("Add", ["x", "rows"], ["y"], name="add"),
+    ]
+    stored = [weights("table", 1, 9, 4), ints("zero", 0), ints("one", 1), ints("two", 2)]
+    graph = from_onnx(written(tmp_path, nodes, [2, 6, 4], stored), training=training)
+    assert residents(graph, "parameter") == {"table": (1, 9, 4)}
+    assert (graph.nodes["rows"]["shape"], residents(graph, "state")) == ((1, 6, 4), {})
+    if training:
+        assert graph.nodes["rows.bwd"]["shape"] == (1, 9, 4)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_quantized_weights_are_refused_too(tmp_path: Path, training: bool) -> None:
+    nodes = [helper.make_node("DequantizeLinear", ["q", "s"], ["w"], name="dq"), helper.make_node("MatMul", ["x", "w"], ["y"])]
+    stored = [helper.make_tensor("q", TensorProto.INT8, [4, 4], [0] * 16), helper.make_tensor("s", F, [], [0.1])]
+    with pytest.raises(GraphError, match=r"no rule for node 'dq' \(DequantizeLinear\): it works on quantized integers"):
+        from_onnx(written(tmp_path, nodes, [2, 4], stored), training=training)
+
+
 def test_a_gru_in_both_directions(tmp_path: Path) -> None:
     both = {"hidden_size": 4, "direction": "bidirectional", "linear_before_reset": 1}
     nodes = [helper.make_node("GRU", ["x", "w", "r"], ["s", "y"], name="gru", **both)]

@@ -77,6 +77,13 @@ def test_a_table_comes_back_with_an_offset_for_each_buffer_and_a_line_that_says_
     assert answer.err == "2 buffers in 12 B (12 bytes); proven: no packing is smaller\n"
 
 
+@pytest.mark.parametrize("effort", ["0", "1e-300", "1e300"])
+def test_any_finite_effort_is_an_effort(run, tmp_path: Path, effort: str) -> None:
+    table = table_of(tmp_path / "two.csv", TWO)
+    answer = run("pack", table, "--effort", effort)
+    assert (answer.code, held(answer.out)) == (0, 12)
+
+
 def test_the_table_of_the_readme_is_packed_as_it_shows(run, tmp_path: Path) -> None:
     text = README.read_text(encoding="utf-8")
     table, shown = re.search(r"```csv\n(.*?)```.*?```text\n(.*?)```", text, flags=re.DOTALL).groups()  # type: ignore[union-attr]

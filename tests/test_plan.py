@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import cases
 import msgspec
 import networkx as nx
 import numpy as np
@@ -355,6 +356,40 @@ def test_a_strategy_of_your_own_may_claim_a_higher_bound_but_no_proof_that_rests
     plan.verify()
     with pytest.raises(VerificationError, match="proven"):
         optimize(graph, 10, strategy=partial(knowing, bound=claimed, optimal="cost at this budget, order free")).verify()
+    assert "above the best possible, or so 'knowing' says" in str(plan)
+
+
+@pytest.mark.parametrize(("bound", "true"), [(132.0, True), (133.0, False), (136.0, False)])
+def test_a_bound_of_exact_is_proven_again_and_none_above_the_optimum_is_believed(bound: float, true: bool) -> None:
+    dear = optimize(cases.CASES["C2"].digraph(), 224, strategy="exact")
+    assert dear.report.plan.cost == 136  # where 132 is the least at 232 bytes: public case C2
+    report = msgspec.structs.replace(dear.report, budget=232, budget_text="232", cost_lower_bound=bound, optimal=None)
+    claiming = dataclasses.replace(dear, budget=232, report=report)
+    if true:
+        claiming.verify()
+    else:
+        with pytest.raises(VerificationError, match=f"no plan costs less than {bound}"):
+            claiming.verify()
+
+
+def test_the_order_asked_for_is_in_the_plan_and_what_holds_of_the_programs_order_is_not_said_of_all(tmp_path: Path) -> None:
+    graph = cases.CASES["C7"].digraph()  # at 48 bytes: 39 with the other head first, so no less than that in the order listed
+    free, pinned = (optimize(graph, 48, strategy="exact", order=order) for order in ("free", "pinned"))
+    assert (free.report.plan.cost, free.report.optimal) == (39, "cost at this budget, order free")
+    assert pinned.report.cost_lower_bound == pinned.report.plan.cost > 39
+    assert (free.order, pinned.order) == ("free", "pinned")
+    assert "order pinned" in str(pinned).splitlines()[0]
+    pinned.save(tmp_path / "plan.json")
+    assert load(tmp_path / "plan.json") == pinned
+    pinned.verify()
+    for optimal in (None, "cost at this budget, order free", "cost at this budget, order pinned"):
+        report = msgspec.structs.replace(pinned.report, order="free", optimal=optimal)
+        with pytest.raises(VerificationError, match="proven"):
+            dataclasses.replace(pinned, order="free", report=report).verify()
+    with pytest.raises(VerificationError, match="order is pinned"):
+        dataclasses.replace(free, order="pinned", report=msgspec.structs.replace(free.report, order="pinned")).verify()
+    with pytest.raises(VerificationError, match="order"):
+        dataclasses.replace(pinned, order="free").verify()
 
 
 def bump(graph: planner.Graph, schedule: Schedule, *, memory: MemoryModel) -> planner.Allocation:

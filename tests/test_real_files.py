@@ -25,16 +25,16 @@ def planned(graph: Graph, budget: str) -> Plan:
     return plan
 
 
+@pytest.mark.parametrize("budget", ["80%", "60%", "40%"])
 @pytest.mark.parametrize("name", LIGHT)
-def test_every_light_file_gets_a_plan_that_verifies_or_the_least_that_works(shared: Path, tmp_path: Path, name: str) -> None:
+def test_every_light_file_gets_a_plan_that_verifies_or_the_least_that_works(shared: Path, tmp_path: Path, name: str, budget: str) -> None:
     graph = lower(from_onnx(shared / f"data/graphs/onnx_light/light_{name}.onnx"))
-    for budget in ("80%", "60%", "40%"):
-        plan = planned(graph, budget)
-        plan.save(tmp_path / "plan.json")
-        trace = load(tmp_path / "plan.json", graph).verify()
-        assert plan.budget is not None
-        assert trace.peak_bytes <= plan.report.plan.arena_bytes <= plan.budget
-        assert trace.peak_bytes >= plan.report.peak_lower_bound
+    plan = planned(graph, budget)
+    plan.save(tmp_path / "plan.json")
+    trace = load(tmp_path / "plan.json", graph).verify()
+    assert plan.budget is not None
+    assert trace.peak_bytes <= plan.report.plan.arena_bytes <= plan.budget
+    assert trace.peak_bytes >= plan.report.peak_lower_bound
 
 
 @pytest.mark.parametrize("name", ["densenet121", "squeezenet"])

@@ -203,6 +203,20 @@ def test_a_promised_chunked_loss_can_be_planned_within_the_budget() -> None:
     assert abs(best.peak_bytes / plan.report.plan.peak_bytes - 1) < 0.05
 
 
+@pytest.mark.parametrize(
+    ("graph", "rows"),
+    [
+        (lambda: zoo.resnet((1, 1), batch=8, image=32, classes=10), 8),  # one row an image
+        (lambda: zoo.gpt(1, batch=2, tokens=16, hidden=16, heads=2, vocabulary=101), 2 * 16),  # a token
+        (lambda: zoo.unet(1, batch=3, image=20, channels=2, padding=1), 3 * 20 * 20),  # a pixel
+        (lambda: zoo.mlp([4, 3], batch=1), None),  # a single row is not divided
+    ],
+)
+def test_a_loss_is_divided_into_no_more_chunks_than_it_has_rows(graph: Any, rows: int | None) -> None:
+    actions = [remedy.action for remedy in planner.estimate(graph()).advice(1).remedies]
+    assert [action for action in actions if "chunk" in action] == ([] if rows is None else [f"Loss in {rows} chunks"])
+
+
 # ------------------------------------------------------------------------------------------------ the batch
 
 

@@ -101,7 +101,7 @@ def replay(
                     if score < best_score or (score == best_score and v < best):
                         best, best_score = v, score
                 if best < 0:
-                    return -1
+                    return _NO_ROOM
                 live[best] = 0
                 used -= nbytes[best]
                 live_count -= 1
@@ -109,7 +109,7 @@ def replay(
                 live_list[where[best]] = last
                 where[last] = where[best]
             if length == len(sequence):
-                return -2
+                return _TOO_LONG
             sequence[length] = op
             length += 1
             live[op] = 1

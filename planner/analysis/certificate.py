@@ -1,6 +1,7 @@
 """A cost that no plan at a budget can go below: whatever the order, and however often an op runs again.
 
-At the first run of an op, what is still needed of the values before it is live, within the budget, or will be made again, at a cost.
+At the first run of an op, what is still needed of the values before it is live, within the budget, or will be made again, at a cost;
+at the first runs of several, what is made again for one and again for a later one costs twice.
 `papers/decisions/0006-cut-certificate.md` has the argument, rule by rule.
 """
 
@@ -12,9 +13,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from planner.analysis.branching import Best, Moment, best_price, proven
+from planner.analysis.crowding import proven_in_series
 from planner.analysis.encode import BACKWARD, Ints
-from planner.analysis.instants import Storages, storages_of
+from planner.analysis.instants import Storages, first_run, storages_of
+from planner.analysis.prices import Best, best_price, proven
+from planner.analysis.series import Series
 from planner.graph import Graph
 from planner.memory import MemoryModel
 
@@ -22,8 +25,10 @@ _INSTANTS: Final = 96  # tried at effort 1
 _NEAR: Final = 0.97  # of the best bound: what an instant has to prove at first to be looked at closely
 _BRANCHED: Final = 4
 _MOST_EFFORT: Final = 4.0
-_NODES: Final = 2000  # of all branchings at effort 1
-_NODE_ROWS: Final = 400_000  # and so many ops in all their networks, at most
+_CUTS: Final = 2000  # best prices at effort 1 for splitting at single instants, and as many for several together
+_CUT_ROWS: Final = 400_000  # and so many ops in all their networks, at most
+_FEWEST: Final = 100  # with less to spend, more instants prove nothing
+_CLOSE: Final = 5e-4  # of a plan's cost: a gap that more instants are not tried for
 
 
 class CostBound(NamedTuple):
@@ -31,19 +36,22 @@ class CostBound(NamedTuple):
 
     Args:
         cost: at least one run of each op; infinite where no plan fits.
-        op: the op at whose first run that much is proven, or None where one run of each is all that is.
+        op: the op at whose first run that much is proven, or the first of several; None where one run of each is all that is.
     """
 
     cost: float
     op: str | None
 
 
-def certified_cost(graph: Graph, memory: MemoryModel, budget: int, *, effort: float = 1.0) -> CostBound:
+def certified_cost(
+    graph: Graph, memory: MemoryModel, budget: int, *, effort: float = 1.0, plan_cost: float | None = None
+) -> CostBound:
     """The largest bound found over instants, prices per byte and branches; the same for the same arguments.
 
     Args:
         budget: most peak bytes, the reserve taken off, residents included in scope "total".
         effort: instants and branches tried, relative to the default; at most 4, as no deadline ends this.
+        plan_cost: of a plan within the budget; where that leaves a gap, several instants are tried together. None: they are not.
 
     >>> from planner.graph import Op, Tensor
     >>> ops = [Op("a", (Tensor("a", 4),)), Op("b", (Tensor("b", 4),), reads=("a",)), Op("c", (Tensor("c", 2),), reads=("b",))]
@@ -54,6 +62,8 @@ def certified_cost(graph: Graph, memory: MemoryModel, budget: int, *, effort: fl
     storages = storages_of(graph, memory)
     search = _Search(storages, budget, effort)
     search.run()
+    if plan_cost is not None and math.inf > plan_cost * (1 - _CLOSE) > _total(storages, search.best):
+        search.extend(plan_cost)
     op = None if search.best_row < 0 else graph.ops[search.best_row].name
     return CostBound(_total(storages, search.best), op) if search.best > 0 else CostBound(_total(storages, Fraction(0)), None)
 
@@ -65,11 +75,12 @@ class _Search:
         self.storages, self.budget = storages, budget
         effort = min(effort, _MOST_EFFORT)
         self.most = max(1, round(_INSTANTS * effort))
-        self.nodes = round(min(_NODES, _NODE_ROWS / max(1, len(storages.step_cost))) * effort)
+        self.cuts = round(min(_CUTS, _CUT_ROWS / max(1, len(storages.step_cost))) * effort)
         self.best: Fraction | float = Fraction(0)
         self.best_row = -1
         self.found: dict[int, Best] = {}
         self.tried: set[int] = set()
+        self.series: dict[int, Series] = {}
 
     def run(self) -> None:
         """Leaves the best bound, in units, and its row."""
@@ -97,13 +108,13 @@ class _Search:
         if row in self.tried or len(self.tried) >= self.most or self.best == math.inf:
             return
         self.tried.add(row)
-        moment = Moment(self.storages, row, self.budget)
-        instant = moment.instant()
+        instant = first_run(self.storages, row)
+        room = self.budget - int(self.storages.working_bytes[row])
         price = self.found[self.best_row].price if self.best_row >= 0 else 0.0
-        fits = instant.fixed_bytes <= moment.room
-        if fits and price > 0 and proven(instant.cut(price), moment.room - instant.fixed_bytes) <= self.best * _NEAR:
+        fits = instant.fixed_bytes <= room
+        if fits and price > 0 and proven(instant.cut(price), room - instant.fixed_bytes) <= self.best * _NEAR:
             return
-        self.enter(row, best_price(instant, moment.room, price))
+        self.enter(row, best_price(instant, room, price))
 
     def enter(self, row: int, best: Best) -> None:
         """Remember what an instant proves."""
@@ -113,13 +124,25 @@ class _Search:
             self.best, self.best_row = bound, row
 
     def branch(self) -> None:
-        """At the instants that prove most, split on single ops until the nodes are used up."""
+        """At the instants that prove most, split on what is live until the cuts are used up."""
         if self.best == math.inf:
             return
         rows = sorted(self.found, key=lambda row: (-(self.found[row].bound or 0), row))[:_BRANCHED]
         for row in rows:
-            bound = Moment(self.storages, row, self.budget).integral(self.found[row], self.nodes // len(rows))
+            series = self.series[row] = Series(self.storages, (row,), self.budget)
+            bound, _ = series.least(floor=self.found[row].bound or Fraction(0), limit=None, most=self.cuts // len(rows))
             self.enter(row, self.found[row]._replace(bound=bound))
+
+    def extend(self, plan_cost: float) -> None:
+        """Add instants to the best one."""
+        if self.best_row < 0 or self.best == math.inf or self.cuts < _FEWEST:
+            return
+        more = Fraction(plan_cost) - Fraction(_total(self.storages, Fraction(0)))
+        limit = more / Fraction(self.storages.unit) - len(self.storages.step_cost)  # each cost is up to a unit too low
+        assert isinstance(self.best, Fraction)
+        series = self.series.get(self.best_row) or Series(self.storages, (self.best_row,), self.budget)
+        bound, row = proven_in_series(series, self.budget, floor=self.best, limit=limit, most=self.cuts)
+        self.best, self.best_row = (math.inf if bound is None else bound), row
 
 
 def _profile(storages: Storages) -> Ints:

@@ -14,7 +14,7 @@ import numpy as np
 from planner.analysis.encode import Arrays, Flags, Ints
 from planner.analysis.liveness import evaluator_of
 from planner.graph import Graph
-from planner.kernels.flow import UNBOUNDED, holders, needs, network, push, working_sets
+from planner.kernels.flow import UNBOUNDED, ancestors, descendants, holders, needs, network, push, working_sets
 from planner.memory import MemoryModel
 
 _WORK = 20_000_000  # arcs looked at between two looks at Ctrl-C
@@ -102,9 +102,21 @@ class Instant:
         after [n]: ops whose first run is still to come, or is the one at the instant. All others may do either, for nothing.
         at_hand [m]: holders live at the instant in any case, whose bytes are counted elsewhere.
         fixed [n]: ops of `before` that must not run again, besides those that cannot.
+        needed [m]: holders that have to be live or made again; None: what the ops of `after` read, and the outputs of the graph.
+        absent [m]: holders that are not live at the instant, none of them needed.
     """
 
-    def __init__(self, storages: Storages, *, before: Flags, after: Flags, at_hand: Flags, fixed: Flags | None = None) -> None:
+    def __init__(
+        self,
+        storages: Storages,
+        *,
+        before: Flags,
+        after: Flags,
+        at_hand: Flags,
+        fixed: Flags | None = None,
+        needed: Flags | None = None,
+        absent: Flags | None = None,
+    ) -> None:
         self.storages = storages
         arrays, holder = storages.arrays, storages.holder
         n, m = len(arrays.cost), len(holder)
@@ -112,8 +124,9 @@ class Instant:
         self._sink = np.where(before, np.where(rerunnable, storages.step_cost, UNBOUNDED), 0)
         self._sink[after | arrays.resident] = 0
         self._sink = np.concatenate((self._sink, np.zeros(m, dtype=np.int64)))
-        self.needed: Flags = np.empty(m, dtype=np.bool_)
-        needs(arrays, holder, after, at_hand, self.needed)
+        self.needed: Flags = np.empty(m, dtype=np.bool_) if needed is None else needed
+        if needed is None:
+            needs(arrays, holder, after, at_hand, self.needed)
         rows = np.flatnonzero(self.needed)
         stuck = before[arrays.producer[rows]] & ~rerunnable[arrays.producer[rows]]
         self.fixed_bytes = int(storages.holder_bytes[rows[stuck]].sum())
@@ -125,6 +138,8 @@ class Instant:
         to, mate, weight = (np.empty(arcs, dtype=np.int64) for _ in range(3))
         used = network(arrays, holder, after, at_hand, self.needed, self._first, to, mate, weight)
         self._to, self._mate, weight = to[:used].copy(), mate[:used].copy(), weight[:used]
+        if absent is not None:  # what asks for one of them makes it again: no bytes to pay instead
+            weight[(weight >= 0) & absent[weight]] = -1
         self._priced = np.flatnonzero(weight >= 0)
         self._priced_holder = weight[self._priced]
         self._unbounded = np.flatnonzero(weight == -1)
@@ -177,3 +192,15 @@ class Instant:
             again_cost=int(self._sink[:n][again].sum()),
             live_bytes=self.fixed_bytes + int(held[paid].sum()) + int(held[chosen].sum()),
         )
+
+
+def first_run(storages: Storages, row: int) -> Instant:
+    """The network of the first run of one op, in any order; what it reads is at hand."""
+    arrays = storages.arrays
+    before, after = np.empty((2, len(arrays.cost)), dtype=np.bool_)
+    ancestors(arrays, row, before)
+    descendants(arrays, row, after)
+    at_hand = np.zeros(len(storages.holder), dtype=np.bool_)
+    read = storages.holder[arrays.read_value[arrays.read_ptr[row] : arrays.read_ptr[row + 1]]]
+    at_hand[read[read >= 0]] = True
+    return Instant(storages, before=before, after=after, at_hand=at_hand)

@@ -43,6 +43,15 @@ class Liveness(NamedTuple):
     cost: float
 
 
+class _Replayed(NamedTuple):
+    """What `replay` says of a legal schedule; storages [4, count]: value, execution, start and end of each."""
+
+    peak_bytes: int
+    cost: float
+    timeline_bytes: Ints
+    storages: Ints
+
+
 class _Scratch(threading.local):
     """Working memory of `replay`, one per thread: threads that plan one graph share its evaluator."""
 
@@ -86,8 +95,8 @@ class Evaluator:
 
     def evaluate(self, sequence: Ints) -> tuple[int, float] | None:
         """(peak bytes, cost) of a sequence of op rows with canonical frees, or None where it is illegal."""
-        liveness = self._replay(sequence, *self.frees(sequence))
-        return None if liveness is None else (liveness.peak_bytes, liveness.cost)
+        replayed = self._replay(sequence, *self.frees(sequence))
+        return None if replayed is None else (replayed.peak_bytes, replayed.cost)
 
     def schedule(self, sequence: Ints) -> Schedule:
         """The sequence with its canonical frees (rule 11)."""
@@ -109,10 +118,25 @@ class Evaluator:
         """
         sequence, free_ptr, freed = self.rows(schedule)
         protected = bool(free_ptr[0]) or bool(self.encoded.arrays.never_freed[freed].any())
-        liveness = None if protected else self._replay(sequence, free_ptr, freed)
-        if liveness is None or (freed < 0).any():  # replay marks frees of what is not live
+        replayed = None if protected else self._replay(sequence, free_ptr, freed)
+        if replayed is None or (freed < 0).any():  # replay marks frees of what is not live
             raise ScheduleError("the schedule is illegal; simulate() names the step")
-        return liveness
+        arrays = self.encoded.arrays
+        scratch = np.flatnonzero(arrays.workspace[sequence])
+        ops = sequence[scratch]
+        value, execution, start, end = replayed.storages
+        return Liveness(
+            value=np.concatenate((value, ops)),
+            workspace=np.repeat([False, True], [len(value), len(ops)]),
+            execution=np.concatenate((execution, _executions(sequence)[scratch])),
+            nbytes=np.concatenate((arrays.storage_bytes[value], arrays.workspace[ops])),
+            start=np.concatenate((start, scratch)),
+            end=np.concatenate((end, scratch + 1)),
+            timeline_bytes=replayed.timeline_bytes,
+            resident_bytes=int(arrays.resident_bytes[0]),
+            peak_bytes=replayed.peak_bytes,
+            cost=replayed.cost,
+        )
 
     def sequence(self, schedule: Schedule) -> Ints:
         """Op rows of a schedule's Compute steps."""
@@ -150,29 +174,11 @@ class Evaluator:
         canonical_frees(arrays, sequence, needed, free_ptr, freed)
         return free_ptr, freed[: free_ptr[-1]]
 
-    def _replay(self, sequence: Ints, free_ptr: Ints, freed: Ints) -> Liveness | None:
-        arrays = self.encoded.arrays
+    def _replay(self, sequence: Ints, free_ptr: Ints, freed: Ints) -> _Replayed | None:
         timeline = np.zeros(len(sequence), dtype=np.int64)
         rows = np.empty((4, int(self._outputs[sequence].sum())), dtype=np.int64)
-        peak_bytes, cost, count, illegal = replay(arrays, sequence, free_ptr, freed, timeline, rows, self._scratch.rows)
-        if illegal >= 0:
-            return None
-        scratch = np.flatnonzero(arrays.workspace[sequence])
-        ops = sequence[scratch]
-        runs = _executions(sequence)[scratch]
-        value, execution, start, end = rows[:, :count]
-        return Liveness(
-            value=np.concatenate((value, ops)),
-            workspace=np.repeat([False, True], [count, len(ops)]),
-            execution=np.concatenate((execution, runs)),
-            nbytes=np.concatenate((arrays.storage_bytes[value], arrays.workspace[ops])),
-            start=np.concatenate((start, scratch)),
-            end=np.concatenate((end, scratch + 1)),
-            timeline_bytes=timeline,
-            resident_bytes=int(arrays.resident_bytes[0]),
-            peak_bytes=int(peak_bytes),
-            cost=float(cost),
-        )
+        peak_bytes, cost, count, illegal = replay(self.encoded.arrays, sequence, free_ptr, freed, timeline, rows, self._scratch.rows)
+        return None if illegal >= 0 else _Replayed(int(peak_bytes), float(cost), timeline, rows[:, :count])
 
 
 @lru_cache(maxsize=4)

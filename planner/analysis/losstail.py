@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+import math
+from typing import Final, Optional
 
 import msgspec
 
 from planner.analysis.components import Simulated
 from planner.graph import Graph, Op
+from planner.lowering.operators import is_float
 
 _SCALAR_BYTES: Final = 8
 
@@ -24,6 +26,7 @@ class Tail(msgspec.Struct, frozen=True):
         edge_bytes: what becomes 1/k of the gradient that leaves the tail.
         weight_gradients_bytes: of the parameters whose product with it is summed over chunks.
         rest_bytes: what the ops outside the tail, and the update, need at least.
+        rows: that can be told apart, and so the most chunks; None where no shape says it.
     """
 
     op: str
@@ -34,6 +37,7 @@ class Tail(msgspec.Struct, frozen=True):
     edge_bytes: int
     weight_gradients_bytes: int
     rest_bytes: int
+    rows: Optional[int]
 
     def chunked_bytes(self, chunks: int) -> int:
         """Bytes with the loss in so many equal chunks and all else recomputed; scalars are not counted.
@@ -77,7 +81,17 @@ def loss_tail(work: Simulated) -> Tail | None:
     resident = sum(work.residents.values())
     around = sum(size[root] for root in boundary) * (2 if any(op.phase == "backward" for op in graph.ops) else 1)
     update, _step = work.update_floor() or (0, None)
-    return Tail(tail, resident + needed, divisible, around, resident, edge, weights, max(resident + rest, update))
+    return Tail(tail, resident + needed, divisible, around, resident, edge, weights, max(resident + rest, update), _rows(graph, values))
+
+
+def _rows(graph: Graph, tail: set[str]) -> int | None:
+    """As many as the loss has labels; without labels, as the largest value of the tail has beside its last axis."""
+    makers = (graph.producer[value] for value in tail)
+    read = {value for op in makers if op.phase != "backward" for value in op.reads if value not in tail}
+    labels = [t for t in map(graph.tensors.__getitem__, read) if t.shape is not None and not is_float(t.dtype)]
+    if labels:
+        return max(math.prod(t.shape or ()) for t in labels)
+    return max((math.prod(shape[:-1]) for value in tail if (shape := graph.tensors[value].shape)), default=None)
 
 
 def _takeable_bytes(graph: Graph, op: Op) -> int:

@@ -46,7 +46,7 @@ def shortfall(keep_all: Simulated, least: Simulated, *, allowed: int, reached_by
         if in_tail and bound.nbytes > nbytes and tail.resident_bytes <= allowed:
             phase, nbytes, op, parts = "loss", bound.nbytes, bound.op, ()
         if tail.needed_bytes > allowed:
-            remedies.append(chunked_loss(tail, allowed))
+            remedies += chunked_loss(tail, allowed)
     smaller = _with_smaller_batch(least, allowed - packing_bytes)
     step = None if held is None or held[0] <= allowed else per_tensor_update(keep_all, allowed)
     remedies += [remedy for remedy in (step, smaller) if remedy is not None]
@@ -56,12 +56,15 @@ def shortfall(keep_all: Simulated, least: Simulated, *, allowed: int, reached_by
     )  # fmt: skip
 
 
-def chunked_loss(tail: Tail, allowed: int) -> Remedy:
-    """The fewest chunks, a power of two, in which the loss tail fits; the most there are, where none does."""
-    chunks = next((2**k for k in range(1, 21) if tail.chunked_bytes(2**k) <= allowed), MOST_CHUNKS)
+def chunked_loss(tail: Tail, allowed: int) -> list[Remedy]:
+    """The fewest chunks, a power of two, in which the loss tail fits; the most there are, where none does; none of a single row."""
+    most = MOST_CHUNKS if tail.rows is None else min(tail.rows, MOST_CHUNKS)
+    if most < 2:
+        return []
+    chunks = next((2**k for k in range(1, 21) if 2**k <= most and tail.chunked_bytes(2**k) <= allowed), most)
     peak = tail.chunked_bytes(chunks)
     note = f"The loss tail (op {tail.op!r}) then holds 1/{chunks} of its rows at a time; recompute the rest within the budget."
-    return Remedy(f"Loss in {chunks} chunks", peak, peak <= allowed, note)
+    return [Remedy(f"Loss in {chunks} chunks", peak, peak <= allowed, note)]
 
 
 def per_tensor_update(work: Simulated, allowed: int) -> Remedy | None:

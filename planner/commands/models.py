@@ -9,7 +9,7 @@ import click
 
 from planner import errors
 from planner.arguments import ELSEWHERE, graph_of, memory_of, program_of, step_of
-from planner.commands.options import GRAPH, GRAPH_HELP, JSON, MEMORY, OUTPUT, STEP, options_of
+from planner.commands.options import GRAPH, GRAPH_HELP, JSON, MEMORY, OUTPUT, STEP, options_of, written
 from planner.console import check_output, print_json, print_lines, printing, say, shown
 from planner.views.progress import spinner
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.argument("graph")
 @click.option("--batch", "batches", metavar="N,N,...", default="", help="Batch sizes, one row each, for zoo models and ONNX files.")
 @click.option("--fits", metavar="SIZE", help='"16GiB", or a device such as a100, h100, t4, rtx4090: say what fits, and what would help.')
-@click.option("--largest-batch", is_flag=True, help="Find the largest batch that fits; needs --fits.")
+@click.option("--largest-batch", is_flag=True, help="Find the largest batch that fits; without --batch, show it. Needs --fits.")
 @click.option("--overhead", type=click.FloatRange(min=0), help="With --largest-batch: also with a plan that costs so much more, as 0.3.")
 @click.option("--calibration", metavar="FILE", help="Go by memory as `planner measure -o FILE` found it: baseline + ratio x peak.")
 @click.option("--rule", type=click.Choice(["cs231n"]), help="Show this rule of thumb beside the simulation.")
@@ -37,6 +37,9 @@ def estimate(
         raise click.UsageError("--largest-batch needs --fits SIZE, and --overhead needs --largest-batch")
     if options["inference"] and options["optimizer"] not in (None, "none"):
         raise click.UsageError(f"--inference has no update, so no --optimizer {options['optimizer']}")
+    of_training = written({name: options[name] for name in ("micro_batches", "gradients", "update", "master_weights")})
+    if options["inference"] and of_training:
+        raise click.UsageError(f"--inference has no backward pass and no update, so no --{of_training[0]}")
     from planner import footprint
     from planner.calibration import load_calibration
 
@@ -51,15 +54,17 @@ def estimate(
     given, named = step_of(options)
     named.update(memory=memory, calibration=calibration)
     rows, most = [], dict[str, int]()
-    for batch in wanted:
-        with spinner("simulating the step"):
-            found = footprint.estimate(_with_batch(graph, given, batch), rule=options["rule"], **named)
-        rows.append((batch, found, None if fits is None else found.fits(fits)))
     if largest_batch:
         for key, allowed in (("largest_batch", None), *((("largest_batch_planned", overhead),) if overhead is not None else ())):
             with spinner("trying batches"):
                 build = partial(_with_batch, graph, given)
                 most[key] = footprint.largest_batch(build, str(fits), overhead=allowed, **named)
+        if not batches:
+            wanted = [max(most["largest_batch"], 1)]
+    for batch in wanted:
+        with spinner("simulating the step"):
+            found = footprint.estimate(_with_batch(graph, given, batch), rule=options["rule"], **named)
+        rows.append((batch, found, None if fits is None else found.fits(fits)))
     if as_json:
         from planner.views.footprint import as_object
 

@@ -7,11 +7,13 @@ have rows too, R + v, where R = row_ptr[L]. `papers/memory-model.md` says what a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from planner.kernels import kernel
+
+_LARGEST: Final = 2**63 - 1
 
 
 @kernel
@@ -163,13 +165,25 @@ def colour_paths(g: Any, sequence: Any, row_ptr: Any, read_row: Any, colours: in
 
 
 @kernel
+def _fewer(nbytes: int, free_bytes: Any, free_count: int) -> int:
+    """Free blocks smaller than so many bytes, by bisection; np.searchsorted would cost a second to compile."""
+    low, high = 0, free_count
+    while low < high:
+        middle = (low + high) // 2
+        if free_bytes[middle] < nbytes:
+            low = middle + 1
+        else:
+            high = middle
+    return int(low)
+
+
+@kernel
 def _find(size: int, colour: int, match_range: int, free_bytes: Any, free_block: Any, free_count: int, block_colour: Any) -> int:
     """Place in the free list of the block to reuse, or -1."""
     if match_range == 0:
         return -1
-    largest = np.iinfo(np.int64).max
-    most = largest if size > largest // match_range else size * match_range
-    middle = np.searchsorted(free_bytes[:free_count], size)
+    most = _LARGEST if size > _LARGEST // match_range else size * match_range
+    middle = _fewer(size, free_bytes, free_count)
     for at in range(middle, free_count):
         if free_bytes[at] > most:
             break
@@ -186,7 +200,7 @@ def _find(size: int, colour: int, match_range: int, free_bytes: Any, free_block:
 @kernel
 def _give_back(block: int, block_bytes: Any, free_bytes: Any, free_block: Any, free_count: int) -> int:
     """Put a block behind those of its size in the free list; returns the new length."""
-    at = np.searchsorted(free_bytes[:free_count], block_bytes[block], side="right")
+    at = _fewer(block_bytes[block] + 1, free_bytes, free_count)
     for k in range(free_count, at, -1):
         free_bytes[k] = free_bytes[k - 1]
         free_block[k] = free_block[k - 1]
@@ -263,7 +277,10 @@ def share(
     block_colour = np.zeros(rows + steps, np.int64)
     free_bytes = np.empty(rows + steps, np.int64)
     free_block = np.empty(rows + steps, np.int64)
-    missing = np.empty(np.max(np.append(np.diff(g.out_ptr), 0)) + 1, np.int64)
+    most_outputs = 0
+    for op in range(g.cost.shape[0]):
+        most_outputs = max(most_outputs, g.out_ptr[op + 1] - g.out_ptr[op])
+    missing = np.empty(most_outputs + 1, np.int64)
     storage[:] = -1
     block[:] = -1
     end[:] = -1

@@ -14,47 +14,29 @@ EXHAUSTED: Final = 2
 PAUSED: Final = 3
 CROWDED: Final = 4
 
-#: Entries of `state`: depth, head and length of the agenda, length of both trails, nodes, work, and if it has begun.
+#: Entries of `state`: depth, head and length of the agenda, length of the first two trails, nodes, work, if it has begun, and length of
+#: the third trail.
 STATE: Final = 9
 
-#: Columns of a frame: slice of members, slice of sections, (offset, rank) last tried, chosen buffer, whether it had a neighbour above,
-#: parent frame, agenda head and length, and lengths of both trails when it was made.
+#: Columns of a frame: slice of members, slice of sections, offset and buffer last tried, chosen buffer, whether it had a neighbour above,
+#: parent frame, agenda head and length, and lengths of the trails when it was made.
 FRAME: Final = 14
 
-#: Columns of the agenda: slices of members and sections, (offset, rank) to go on from, parent frame, next entry, and units to spare.
+#: Columns of the agenda: slices of members and sections, offset and buffer (or -1) to go on from, parent frame, next entry, and units to
+#: spare.
 AGENDA: Final = 9
 
 
 @kernel
-def _take_back(
-    depth: int, size: Any, first: Any, last: Any, minimum: Any, placed: Any, floor: Any, left: Any, crossing: Any, raised: Any,
-    raises: int, lifted: Any, lifts: int, rank: Any, ranked: Any, ranks: int, frame: Any,
-) -> None:  # fmt: skip
-    """Undo the placement made in a frame, which is the newest there is; arguments as in `descend`."""
-    chosen = frame[depth, 6]
-    for s in range(first[chosen], last[chosen]):
-        left[s] += size[chosen]
-    for s in range(first[chosen] + 1, last[chosen]):
-        crossing[s] += 1
-    placed[chosen] = -1
-    for row in range(raises - 1, frame[depth, 11] - 1, -1):
-        minimum[raised[row, 0]] = raised[row, 1]
-    for row in range(lifts - 1, frame[depth, 12] - 1, -1):
-        floor[lifted[row, 0]] = lifted[row, 1]
-    for row in range(ranks - 1, frame[depth, 13] - 1, -1):
-        rank[ranked[row, 0]] = ranked[row, 1]
-
-
-@kernel
 def _divide(
-    begin: int, end: int, start: int, stop: int, offset: int, tried: int, depth: int, size: Any, first: Any, last: Any, base: Any,
-    by_load: bool, capacity: int, rank: Any, member: Any, floor: Any, left: Any, crossing: Any, agenda: Any, entries: int, head: int,
-    ranked: Any, ranks: int,
+    begin: int, end: int, start: int, stop: int, offset: int, tried: int, depth: int, first: Any, last: Any,
+    by_load: bool, capacity: int, load: Any, member: Any, floor: Any, left: Any, crossing: Any, agenda: Any, entries: int, head: int,
+    loaded: Any, loads: int,
 ) -> tuple[int, int, int]:  # fmt: skip
     """Put the components of what is left in a slice of members on the agenda, the fullest first; arguments as in `descend`.
 
     Returns:
-        length and head of the agenda, and length of the trail of ranks.
+        length and head of the agenda, and length of the trail of loads.
     """
     pieces = entries
     lower = begin
@@ -93,36 +75,26 @@ def _divide(
         agenda[loosest, 7] = head
         head = loosest
     if entries - pieces > 1 or depth < 0:
-        # Components are ranked anew, by what is left of them.
+        # Components are searched from their lowest offset again, and by the loads of what is left of them.
         for e in range(pieces, entries):
             agenda[e, 5] = -1
-            count = agenda[e, 1] - agenda[e, 0]
-            members = np.empty(count, np.int64)
-            keys = np.empty(count, np.int64)
-            for k in range(count):
-                members[k] = member[agenda[e, 0] + k]
-                keys[k] = base[members[k]]
-            members = members[np.argsort(keys)]
-            if by_load:
-                for k in range(count):
-                    load = 0
-                    for s in range(first[members[k]], last[members[k]]):
-                        load = max(load, left[s])
-                    keys[k] = -load
-                members = members[np.argsort(keys, kind="mergesort")]
-            for k in range(count):
-                ranked[ranks, 0] = members[k]
-                ranked[ranks, 1] = rank[members[k]]
-                ranks += 1
-                rank[members[k]] = k
-    return entries, head, ranks
+        if by_load:
+            for p in range(begin, end):
+                i = member[p]
+                loaded[loads, 0] = i
+                loaded[loads, 1] = load[i]
+                loads += 1
+                load[i] = 0
+                for s in range(first[i], last[i]):
+                    load[i] = max(load[i], left[s])
+    return entries, head, loads
 
 
 @kernel
 def descend(
     size: Any, alignment: Any, fixed: Any, first: Any, last: Any, base: Any, by_load: bool, capacity: int, work_limit: int,
-    rank: Any, minimum: Any, placed: Any, member: Any, floor: Any, fresh: Any, left: Any, crossing: Any, raised: Any, lifted: Any,
-    ranked: Any, frame: Any, agenda: Any, state: Any,
+    load: Any, minimum: Any, placed: Any, member: Any, floor: Any, fresh: Any, left: Any, crossing: Any, raised: Any, lifted: Any,
+    loaded: Any, frame: Any, agenda: Any, state: Any,
 ) -> int:  # fmt: skip
     """Place buffers bottom up, each on top of a neighbour, never lower than the one before.
 
@@ -135,11 +107,11 @@ def descend(
         base [m], by_load: ties are broken by this permutation; `by_load`: by the load of a buffer's busiest section before that.
         capacity: units.
         work_limit: rows of buffers and sections looked at, all calls together, after which it pauses.
-        rank [m], minimum [m], placed [m], member [m]: scratch: tie-break, the offset a buffer cannot go below, its offset or -1, and
-            buffers by component; in the end `placed` is the packing.
+        load [m], minimum [m], placed [m], member [m]: scratch: of the busiest section, the offset a buffer cannot go below, its offset or
+            -1, and buffers by component; in the end `placed` is the packing.
         floor [s], fresh [s], left [s], crossing [s + 1]: scratch: lowest unit that is free, its next value, units not yet placed, and
             buffers not yet placed that cross each boundary.
-        raised [., 2], lifted [., 2], ranked [., 2]: trails of `minimum`, `floor` and `rank`, of at least 2 (m + s) rows.
+        raised [., 2], lifted [., 2], loaded [., 2]: trails of `minimum`, `floor` and `load`, of at least 2 (m + s) rows.
         frame [m + 2, FRAME], agenda [2 m + s + 2, AGENDA]: stacks.
         state [STATE]: all zero at the first call.
     Returns:
@@ -148,8 +120,12 @@ def descend(
     """
     m = size.shape[0]
     sections = left.shape[0]
-    if state[7] == 0:
+    dividing = state[7] == 0  # what is left of a slice of members goes on the agenda
+    if dividing:
+        state[0] = -1
+        state[1] = -1
         state[7] = 1
+        load[:] = 0
         left[:] = 0
         crossing[:] = 0
         floor[:] = 0
@@ -166,22 +142,23 @@ def descend(
         for s in range(sections):
             if left[s] > capacity:
                 return EXHAUSTED
-        entries, head, ranks = _divide(
-            0, m, 0, sections, 0, -1, -1, size, first, last, base, by_load, capacity, rank, member, floor, left, crossing, agenda, 0, -1,
-            ranked, 0,
-        )  # fmt: skip
-        state[0] = -1
-        state[1] = head
-        state[2] = entries
-        state[8] = ranks
     depth = state[0]
     head = state[1]
     entries = state[2]
     raises = state[3]
     lifts = state[4]
-    ranks = state[8]
+    loads = state[8]
+    # First the whole. These are no literals: those have types of their own, and `_divide` would be compiled for each.
+    begin, end, start, stop, offset, chosen = np.int64(0), np.int64(m), np.int64(0), np.int64(sections), np.int64(0), np.int64(-1)
     opening = depth < 0  # the next component is taken from the agenda
     while True:
+        if dividing:
+            entries, head, loads = _divide(
+                begin, end, start, stop, offset, chosen, depth, first, last, by_load, capacity, load, member, floor, left, crossing,
+                agenda, entries, head, loaded, loads,
+            )  # fmt: skip
+            dividing = False
+            opening = True
         if opening:
             if head < 0:
                 state[0] = depth
@@ -196,23 +173,25 @@ def descend(
             frame[depth, 10] = entries
             frame[depth, 11] = raises
             frame[depth, 12] = lifts
-            frame[depth, 13] = ranks
+            frame[depth, 13] = loads
             frame[depth, 6] = -1
             opening = False
-        room = min(raised.shape[0] - raises, lifted.shape[0] - lifts, ranked.shape[0] - ranks)
+        room = min(raised.shape[0] - raises, lifted.shape[0] - lifts, loaded.shape[0] - loads)
         if state[6] > work_limit or room < m + sections:
             state[0] = depth
             state[1] = head
             state[2] = entries
             state[3] = raises
             state[4] = lifts
-            state[8] = ranks
+            state[8] = loads
             return PAUSED if room >= m + sections else CROWDED
-        # The next buffer to try here: the least (offset, rank) after the last; none above the lowest end any buffer could have.
+        # The next buffer to try here: the lowest after the last, of those the busiest; none above the lowest end any buffer could have.
         begin = frame[depth, 0]
         end = frame[depth, 1]
+        start = frame[depth, 2]
+        stop = frame[depth, 3]
         tried_offset = frame[depth, 4]
-        tried_rank = frame[depth, 5]
+        tried = frame[depth, 5]
         line = capacity + 1
         chosen = -1
         offset = capacity + 1
@@ -221,8 +200,11 @@ def descend(
             low = minimum[i]
             if low + size[i] < line:
                 line = low + size[i]
-            least = low < offset or (low == offset and rank[i] < rank[chosen])
-            if least and (low > tried_offset or (low == tried_offset and rank[i] > tried_rank)):
+            if low > offset or low < tried_offset:
+                continue
+            if low == offset and (load[i] < load[chosen] or (load[i] == load[chosen] and base[i] > base[chosen])):
+                continue
+            if low > tried_offset or tried < 0 or load[i] < load[tried] or (load[i] == load[tried] and base[i] > base[tried]):
                 chosen = i
                 offset = low
         state[6] += end - begin
@@ -230,7 +212,7 @@ def descend(
         if not failed:
             state[5] += 1
             frame[depth, 4] = offset
-            frame[depth, 5] = rank[chosen]
+            frame[depth, 5] = chosen
             frame[depth, 6] = chosen
             top = offset + size[chosen]
             born = first[chosen]
@@ -242,15 +224,15 @@ def descend(
                     break
             if good:
                 # Nothing goes below this offset any more: later choices here are no lower, and would fail the same way.
-                for s in range(frame[depth, 2], born):
+                for s in range(start, born):
                     if max(floor[s], offset) + left[s] > capacity and left[s] > 0:
                         failed = True
                         break
-                for s in range(dies, frame[depth, 3]):
+                for s in range(dies, stop):
                     if max(floor[s], offset) + left[s] > capacity and left[s] > 0:
                         failed = True
                         break
-                state[6] += frame[depth, 3] - frame[depth, 2]
+                state[6] += stop - start
                 good = not failed
             if good:
                 # Take it out of the slice, raise its neighbours and the floors.
@@ -304,34 +286,37 @@ def descend(
                                 good = False
                                 break
                 if good:
-                    entries, head, ranks = _divide(
-                        begin, end - 1, frame[depth, 2], frame[depth, 3], offset, rank[chosen], depth, size, first, last, base, by_load,
-                        capacity, rank, member, floor, left, crossing, agenda, entries, head, ranked, ranks,
-                    )  # fmt: skip
-                    state[6] += end - begin
-                    opening = True
+                    end -= 1
+                    state[6] += end - begin + 1
+                    dividing = True
                     continue
-                _take_back(
-                    depth, size, first, last, minimum, placed, floor, left, crossing, raised, raises, lifted, lifts, rank, ranked, ranks,
-                    frame,
-                )  # fmt: skip
-                raises = frame[depth, 11]
-                lifts = frame[depth, 12]
-                ranks = frame[depth, 13]
-        while failed:
-            # Everything since the choice that made this component goes; where that had no neighbour above, it changed nothing here.
-            parent = frame[depth, 8]
-            if parent < 0:
-                return EXHAUSTED
-            for d in range(depth - 1, parent - 1, -1):
-                _take_back(
-                    d, size, first, last, minimum, placed, floor, left, crossing, raised, raises, lifted, lifts, rank, ranked, ranks,
-                    frame,
-                )  # fmt: skip
+        # Where the placement did not hold, it goes. Where none is left to try, everything since the choice that made this component goes;
+        # where that one had no neighbour above, it changed nothing here.
+        undone = failed or placed[chosen] >= 0
+        while undone:
+            newest = depth
+            if failed:
+                newest = depth - 1
+                depth = frame[depth, 8]
+                if depth < 0:
+                    return EXHAUSTED
+            for d in range(newest, depth - 1, -1):
+                chosen = frame[d, 6]
+                for s in range(first[chosen], last[chosen]):
+                    left[s] += size[chosen]
+                for s in range(first[chosen] + 1, last[chosen]):
+                    crossing[s] += 1
+                placed[chosen] = -1
+                for row in range(raises - 1, frame[d, 11] - 1, -1):
+                    minimum[raised[row, 0]] = raised[row, 1]
+                for row in range(lifts - 1, frame[d, 12] - 1, -1):
+                    floor[lifted[row, 0]] = lifted[row, 1]
+                for row in range(loads - 1, frame[d, 13] - 1, -1):
+                    load[loaded[row, 0]] = loaded[row, 1]
                 raises = frame[d, 11]
                 lifts = frame[d, 12]
-                ranks = frame[d, 13]
-            depth = parent
+                loads = frame[d, 13]
             head = frame[depth, 9]
             entries = frame[depth, 10]
-            failed = frame[depth, 7] == 0
+            failed = failed and frame[depth, 7] == 0
+            undone = failed

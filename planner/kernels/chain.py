@@ -248,15 +248,15 @@ def _cut_again(
 ) -> int:  # fmt: skip
     """The front of a stretch of several stages: do its last, keep everything of its first, or go on to a cut and keep that."""
     zero = np.array([0, 1])
-    count = 0
+    none, count = np.int64(0), np.int64(0)
     tail = np.inf
     if table[t, FREE + out]:
         below = fronts[kind[s, t - 1], outlives, 0]
         delta = table[t, LEAF_DELTA + out]
         floor = table[t, LEAF_GONE + 2 * out]
         cost = costs[t, LEAF_COST + out]
-        count = _lower(pool_h, pool_c, below, delta, zero, 0, cost, floor, limit, points, least, h, c, count)
-        tail = _note(c, count, tail, choice, -2, 0, delta, 0)
+        count = _lower(pool_h, pool_c, below, delta, zero, none, cost, floor, limit, points, least, h, c, count)
+        tail = _note(c, count, tail, choice, np.int64(-2), none, delta, none)
     net = 0  # of the stages after the cut
     for u in range(s + 1, t + 1):
         net += table[u, NET]
@@ -267,8 +267,8 @@ def _cut_again(
         then = delta + net - (0 if stays else table[s, CUT_AFTER]) - after
         floor = max(table[s, ALL_GONE + outlives], then + table[s, BACK_GONE + outlives])
         above = fronts[kind[s + 1, t], stays, out]
-        count = _lower(pool_h, pool_c, above, delta, zero, 0, costs[s, ALL_COST], floor, limit, points, least, h, c, count)
-        tail = _note(c, count, tail, choice, -1, stays, delta, then)
+        count = _lower(pool_h, pool_c, above, delta, zero, none, costs[s, ALL_COST], floor, limit, points, least, h, c, count)
+        tail = _note(c, count, tail, choice, np.int64(-1), np.int64(stays), delta, then)
     needless = True  # stages s to k - 1 need not be run from the cut before s
     cost = 0.0
     kept, gone = table[s, ADVANCE_KEPT], table[s, ADVANCE_GONE]
@@ -300,7 +300,7 @@ def _cut_first(
     stages = table.shape[0]
     base = fronts.shape[0] - stages
     zero = np.array([0, 1])
-    count = 0
+    none, count = np.int64(0), np.int64(0)
     tail = np.inf
     net = 0
     for u in range(s + 1, stages):
@@ -309,14 +309,14 @@ def _cut_first(
     floor = table[s, FIRST_ALL_GONE + outlives]
     if s == stages - 1:
         floor = max(floor, delta + table[s, BACK_GONE + outlives])
-        return _lower(pool_h, pool_c, zero, 0, zero, 0, 0.0, floor, limit, points, least, h, c, count)
+        return _lower(pool_h, pool_c, zero, none, zero, none, 0.0, floor, limit, points, least, h, c, count)
     if table[s, SAVES]:
         stays = 1 if table[s, READS_AFTER] else 0
         then = delta + net - (0 if stays else table[s, CUT_AFTER])
         floor = max(floor, then + table[s, BACK_GONE + outlives])
         above = fronts[base + s + 1, stays, 0]
-        count = _lower(pool_h, pool_c, above, delta, zero, 0, 0.0, floor, limit, points, least, h, c, count)
-        tail = _note(c, count, tail, choice, -1, stays, delta, then)
+        count = _lower(pool_h, pool_c, above, delta, zero, none, 0.0, floor, limit, points, least, h, c, count)
+        tail = _note(c, count, tail, choice, np.int64(-1), np.int64(stays), delta, then)
     needless = True
     kept, gone = table[s, FIRST_KEPT], table[s, FIRST_GONE]
     live = table[s, FIRST_DELTA]  # above the start, after stage k
@@ -391,7 +391,7 @@ def stretches(
     Returns:
         the first kind not done, where the pool is full.
     """
-    zero = np.array([0, 1])
+    zero, none = np.array([0, 1]), np.int64(0)
     choice = np.empty(4, np.int64)
     for q in range(first, last):
         s, t = of_kind[q, 0], of_kind[q, 1]
@@ -401,13 +401,14 @@ def stretches(
         for out in range(outs):
             for outlives in range(2):
                 if outlives == 1 and not _minds(table, s):
-                    fronts[q, 1, out] = fronts[q, 0, out]
+                    for part in range(2):  # a copied slice would cost two seconds to compile
+                        fronts[q, 1, out, part] = fronts[q, 0, out, part]
                     continue
                 cost = costs[t, LEAF_COST + out]
-                count = 0
+                count = none
                 if s == t:
                     rise = table[t, LEAF_GONE + 2 * out + (0 if table[t, FREE + out] else outlives)]
-                    count = _lower(pool_h, pool_c, zero, 0, zero, 0, cost, rise, limit, points, least, h, c, count)
+                    count = _lower(pool_h, pool_c, zero, none, zero, none, cost, rise, limit, points, least, h, c, count)
                 else:
                     count = _cut_again(
                         table, costs, kind, fronts, pool_h, pool_c, s, t, outlives, out, limit, points, least, h, c, choice
@@ -437,7 +438,8 @@ def sweeps(
             return s
         for outlives in range(2):
             if outlives == 1 and not _minds(table, s):
-                fronts[base + s, 1, 0] = fronts[base + s, 0, 0]
+                for part in range(2):
+                    fronts[base + s, 1, 0, part] = fronts[base + s, 0, 0, part]
                 continue
             count = _cut_first(table, kind, fronts, pool_h, pool_c, s, outlives, limit, points, least, h, c, choice)
             if count > points:
@@ -459,10 +461,11 @@ def choose(
     Returns:
         whether there is any.
     """
+    every = np.bool_(False)  # no literal, which would have `_lower` compiled once more
     if again:
-        count = _cut_again(table, costs, kind, fronts, pool_h, pool_c, s, t, outlives, out, headroom, points, False, h, c, choice)
+        count = _cut_again(table, costs, kind, fronts, pool_h, pool_c, s, t, outlives, out, headroom, points, every, h, c, choice)
     else:
-        count = _cut_first(table, kind, fronts, pool_h, pool_c, s, outlives, headroom, points, False, h, c, choice)
+        count = _cut_first(table, kind, fronts, pool_h, pool_c, s, outlives, headroom, points, every, h, c, choice)
     any_way: bool = count > 0
     return any_way
 

@@ -71,9 +71,12 @@ def place(order: Any, size: Any, alignment: Any, first: Any, last: Any, best: bo
         while leaves < last[order[k]]:
             leaves *= 2
     # Lists of the ranges taken throughout a node, then of those taken anywhere in it.
-    head = np.full(4 * leaves, -1, np.int64)
+    head = np.empty(4 * leaves, np.int64)
+    head[:] = -1
     pool = np.empty((4 * n + 256, 3), np.int64)
-    state = np.array([0, -1])
+    state = np.empty(2, np.int64)
+    state[0] = 0
+    state[1] = -1
     lists = np.empty(256, np.int64)
     canonical = np.empty(128, np.int64)
     partial = np.empty(128, np.int64)
@@ -162,7 +165,9 @@ def place(order: Any, size: Any, alignment: Any, first: Any, last: Any, best: bo
         top = max(top, high)
         if state[0] + 2 * whole + parts > pool.shape[0]:
             larger = np.empty((2 * pool.shape[0], 3), np.int64)
-            larger[: pool.shape[0]] = pool
+            for row in range(pool.shape[0]):  # a slice would do, and cost more to compile than the rest of the kernel
+                for column in range(3):
+                    larger[row, column] = pool[row, column]
             pool = larger
         for p in range(whole):
             _insert(canonical[p], low, high, head, pool, state)

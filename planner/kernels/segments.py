@@ -53,7 +53,8 @@ def recompute(g: Any, order: Any, counts: Any, origin: Any, gradient_of: Any, se
     Returns:
         its length; copies that nobody needs are not run.
     """
-    newest = np.zeros(counts.shape[0], np.int64)  # the newest copy run of each op
+    newest = np.empty(counts.shape[0], np.int64)  # the newest copy run of each op
+    newest[:] = 0
     path_op = np.empty(counts.shape[0] + 1, np.int64)  # from a backward op down to the copy being looked at
     path_copy = np.empty(counts.shape[0] + 1, np.int64)
     path_read = np.empty(counts.shape[0] + 1, np.int64)

@@ -95,20 +95,27 @@ def _table(inputs: Types, params: Params) -> tuple[TensorType, ...]:
     return (TensorType((int(params["num_weights"]), inputs[0].shape[-1]), inputs[0].dtype),)
 
 
+def _nothing_moved(inputs: Types, outputs: Types, params: Params) -> int:
+    return 0
+
+
 def _given(name: str) -> Sizes:
     """A shape that the parameter of this name says."""
     return lambda inputs, params: (TensorType(tuple(params[name]), inputs[0].dtype),)
 
 
 _FACTORIES: Final[Mapping[str, Operator]] = {
-    **_each("zeros ones full empty scalar_tensor new_zeros new_ones new_full new_empty", Operator((), no_flops, moves.filled)),
-    **_each("zeros_like ones_like full_like empty_like", Operator((), no_flops, lambda inputs, params: moves.cast(inputs, params))),
+    **_each("zeros ones full scalar_tensor new_zeros new_ones new_full", Operator((), no_flops, moves.filled, moved=moves.none_read)),
+    **_each("empty new_empty", Operator((), no_flops, moves.filled, moved=_nothing_moved)),
+    **_each("zeros_like ones_like full_like", Operator((), no_flops, moves.cast, moved=moves.none_read)),
+    "empty_like": Operator((), no_flops, moves.cast, moved=_nothing_moved),
     "arange": Operator((), no_flops, moves.counted),
     **_each("rand randn", draw()),
-    **_each("rand_like randn_like randint_like", draw(state=1, rule=moves.cast)),
+    **_each("rand_like randn_like randint_like", replace(draw(state=1, rule=moves.cast), moved=moves.none_read)),
     **_each("randint randperm", draw(rule=_integers)),
     "multinomial": draw(state=1, rule=_samples),
-    **_each("bernoulli uniform normal_functional exponential", draw(state=1, rule=LIKE)),
+    "bernoulli": draw(state=1, rule=LIKE),
+    **_each("uniform normal_functional exponential", replace(draw(state=1, rule=LIKE), moved=moves.none_read)),
     "bernoulli.Tensor": draw(state=2, rule=LIKE),
 }  # fmt: skip
 
@@ -149,15 +156,18 @@ _IN_PLACE: Final[Mapping[str, Operator]] = {
         for name in (
             "relu", "sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "neg", "abs", "reciprocal", "floor", "ceil", "round", "hardtanh",
             "hardswish", "hardsigmoid", "silu", "clamp", "clamp_min", "clamp_max", "add", "sub", "mul", "div", "pow", "addcmul", "addcdiv",
-            "lerp", "masked_fill", "index_put", "scatter", "scatter_add", "index_add", "copy", "addmm", "fill",
+            "lerp", "masked_fill", "copy", "addmm", "fill",
         )
     },
+    "index_put_": replace(_in_place(FORWARD["index_put"]), moved=moves.written_in_place(1, rows=True)),
+    "scatter_": replace(_in_place(FORWARD["scatter"]), moved=moves.written_in_place(1)),
+    **{f"{name}_": replace(_in_place(FORWARD[name]), moved=moves.written_in_place(2)) for name in ("scatter_add", "index_add")},
     "pow_.Scalar": _in_place(from_input(8)),
     # By the output, whose sign says enough for the positive slopes that are allowed in place.
     **_each("leaky_relu_ elu_", _in_place(from_output(4))),
-    "zero_": _in_place(flat(0)),
-    **_each("bernoulli_ uniform_ normal_ exponential_", _in_place(draw(state=1, rule=LIKE))),
-    "bernoulli_.Tensor": _in_place(draw(state=2, rule=LIKE)),
+    "zero_": replace(_in_place(flat(0)), moved=moves.none_read),
+    **_each("bernoulli_ uniform_ normal_ exponential_", replace(_in_place(draw(state=1, rule=LIKE)), moved=moves.none_read)),
+    "bernoulli_.Tensor": replace(_in_place(draw(state=2, rule=LIKE)), moved=moves.none_read),
 }  # fmt: skip
 
 _OPTIMIZERS: Final[Mapping[str, Operator]] = {

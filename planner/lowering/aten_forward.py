@@ -41,11 +41,6 @@ def _reduction(*reads: Ref, count: int = 1, rule: Sizes | None = None) -> Operat
     return Operator((Gradient(reads),), per_input_element(count), rule or sizes.reduced(whole=True))
 
 
-def _rows_moved(inputs: Types, outputs: Types, params: Params) -> int:
-    """Of the table only the rows asked for are read."""
-    return 2 * outputs[0].nbytes + sum(value.nbytes for value in inputs[1:])
-
-
 def _batch_norm_sizes(*positions: int) -> Sizes:
     def rule(inputs: Types, params: Params) -> tuple[TensorType, ...]:
         return *sizes.statistics(sizes.channels, None)(inputs, params), *(inputs[i] for i in positions)
@@ -121,7 +116,6 @@ _BATCH_NORM: Final = Operator(_all(3, IN[0], IN[1], *OUT[1:3]), per_element(7), 
 _FLASH: Final = Operator(
     _all(3, *IN[:4], *OUT[:2]), flops.attention, sizes.attention, optional=(3,), state=4, chance="dropout_p", outputs=2
 )  # fmt: skip
-_GATHER: Final = ONNX_OPERATORS["Gather"]
 
 _ELEMENTWISE: Final[Mapping[str, Operator]] = {
     **_onnx(
@@ -294,25 +288,26 @@ _VIEWS: Final[Mapping[str, Operator]] = {
 }  # fmt: skip
 
 _MOVES: Final[Mapping[str, Operator]] = {
-    **_onnx("cat=Concat repeat=Tile tril=Trilu triu=Trilu index_select=Gather"),
+    **_onnx("cat=Concat repeat=Tile tril=Trilu triu=Trilu index_select=Gather embedding=Gather"),
     "stack": Operator((FREE,), no_flops, moves.stacked, variadic=True),
     **_each("clone lift_fresh_copy", Operator((PASS,), no_flops, LIKE)),
     "_to_copy": moved(moves.cast),
-    "copy": Operator((None, PASS), no_flops, LIKE),
+    "copy": Operator((None, PASS), no_flops, LIKE, moved=moves.none_read),
     "constant_pad_nd": moved(moves.aten_padded),
     **_each("flip roll", moved(LIKE)),
     "pixel_shuffle": moved(lambda inputs, params: moves.depth_to_space(inputs, {"blocksize": params["upscale_factor"]})),
     "pixel_unshuffle": moved(lambda inputs, params: moves.space_to_depth(inputs, {"blocksize": params["downscale_factor"]})),
-    "fill": Operator((None, FREE), no_flops, LIKE),
-    "embedding": replace(_GATHER, moved=_rows_moved),
+    "fill": Operator((None, FREE), no_flops, LIKE, moved=moves.none_read),
     # The table for its shape.
-    "gather": Operator((Gradient(IN[:2], flops="elements"), None), no_flops, moves.gathered_elements),
-    "index": Operator((Gradient(IN[1:5], flops="elements"),), no_flops, moves.indexed, optional=(2, 3, 4), inputs=5),
+    "gather": Operator((Gradient(IN[:2], flops="elements"), None), no_flops, moves.gathered_elements, moved=moves.part_moved),
+    "index": Operator(
+        (Gradient(IN[1:5], flops="elements"),), no_flops, moves.indexed, moved=moves.part_moved, optional=(2, 3, 4), inputs=5
+    ),
     # By one tensor of indices.
     "index_put": replace(ONNX_OPERATORS["ScatterElements"], inputs=3),
     "scatter": ONNX_OPERATORS["ScatterElements"],
-    "scatter_add": Operator((PASS, None, Gradient((IN[1],), flops="elements")), per_input_element(1), LIKE, inplace=(0,)),
-    "index_add": Operator((PASS, None, Gradient(IN[1:3], flops="elements")), per_input_element(1), LIKE, inplace=(0,)),
+    "scatter_add": Operator((PASS, None, Gradient((IN[1],), flops="elements")), flops.added, LIKE, inplace=(0,)),
+    "index_add": Operator((PASS, None, Gradient(IN[1:3], flops="elements")), flops.added, LIKE, inplace=(0,)),
     **_each("slice_scatter select_scatter", Operator((FREE, FREE), no_flops, LIKE, inplace=(0,))),
 }  # fmt: skip
 

@@ -13,6 +13,7 @@ import networkx as nx
 from planner.errors import GraphError
 from planner.graph import FORMAT, Graph
 
+_START_BYTES: Final = 4096  # white space before JSON is shorter
 _MARKS: Final = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -26,10 +27,13 @@ def read_graph(path: str | os.PathLike[str], **onnx_options: Any) -> Graph | nx.
         GraphError: missing, not readable, or no graph.
     """
     try:
-        content = Path(path).read_bytes()
+        with open(path, "rb") as file:
+            start = file.read(_START_BYTES)
+            is_json = Path(path).suffix.lower() == ".json" or start.startswith(_MARKS) or start.lstrip()[:1] in (b"{", b"[")
+            content = start + file.read() if is_json else b""
     except OSError as error:
         raise GraphError(f"cannot read graph {str(path)!r}: {error.strerror or error}") from None
-    if not (Path(path).suffix.lower() == ".json" or content.startswith(_MARKS) or content.lstrip()[:1] in (b"{", b"[")):
+    if not is_json:
         from planner.lowering.onnx import from_onnx
 
         return from_onnx(path, **onnx_options)

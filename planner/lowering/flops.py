@@ -36,6 +36,11 @@ def sum_flops(inputs: Types, outputs: Types, params: Params) -> int:
     return (len(inputs) - 1) * outputs[0].elements
 
 
+def added(inputs: Types, outputs: Types, params: Params) -> int:
+    """(x, indices, values): one add for each value."""
+    return inputs[2].elements
+
+
 def mean_flops(inputs: Types, outputs: Types, params: Params) -> int:
     """A sum, and a division."""
     return len(inputs) * outputs[0].elements

@@ -204,12 +204,14 @@ class Forward:
         Raises:
             GraphError: there is no such output.
         """
+        chosen = self.graph.graph.get("loss_reads")  # of an importer, which knows the outputs of its file
         read = [
             tensor
             for op in self.program.ops
             if not op.resident and self.given(op).get("output") is not False
             for k, tensor in enumerate(op.outputs)
-            if not self.program.readers[tensor.name] and tensor.name in self.reached and self.rules[op.name].flows_from(k)
+            if (chosen is None or (self.keys[op.name], k) in chosen)
+            and not self.program.readers[tensor.name] and tensor.name in self.reached and self.rules[op.name].flows_from(k)
         ]
         if not read:
             raise GraphError("no trainable resident reaches an unread float output, so there is nothing to differentiate")

@@ -1,10 +1,10 @@
-"""Types of the outputs of ops that move elements or make new ones; names of parameters as in `sizes`."""
+"""Types of the outputs of ops that move elements or make new ones, and the bytes they move; names of parameters as in `sizes`."""
 
 from __future__ import annotations
 
 import math
 
-from planner.lowering.rows import Params, TensorType, Types
+from planner.lowering.rows import Count, Params, TensorType, Types
 from planner.lowering.sizes import Made, axes_of, axis_of, together, widest
 
 
@@ -234,3 +234,31 @@ def counted(inputs: Types, params: Params) -> Made:
     ends = [params.get("start") or 0, params["end"], params.get("step") or 1]
     dtype = params.get("dtype") or ("float32" if any(isinstance(end, float) for end in ends) else "int64")
     return (TensorType((max(0, math.ceil((ends[1] - ends[0]) / ends[2])),), str(dtype)),)
+
+
+def part_moved(inputs: Types, outputs: Types, params: Params) -> int:
+    """Of input 0 only what arrives in the outputs is read: of a table the rows asked for, all of it at most."""
+    made = sum(value.nbytes for value in outputs)
+    return min(inputs[0].nbytes, made) + made + sum(value.nbytes for value in inputs[1:])
+
+
+def none_read(inputs: Types, outputs: Types, params: Params) -> int:
+    """Of input 0 nothing is read but its shape, or what it was is overwritten."""
+    return sum(value.nbytes for value in (*inputs[1:], *outputs))
+
+
+def written_in_place(count: int, *, rows: bool = False) -> Count:
+    """(x, indices, values), in place: nothing of x is touched but where the indices point, and that so many times.
+
+    Args:
+        rows: an index is a row of x, and not an element.
+    """
+
+    def moved(inputs: Types, outputs: Types, params: Params) -> int:
+        each = inputs[0].elements // max(inputs[0].shape[0], 1) if rows and inputs[0].shape else 1
+        size = TensorType((inputs[1].elements * each,), inputs[0].dtype).nbytes
+        touched = min(inputs[2].nbytes if len(inputs) > 2 and not rows else size, inputs[0].nbytes)
+        times = count + bool(params.get("accumulate"))
+        return times * touched + sum(value.nbytes for value in inputs[1:])
+
+    return moved

@@ -13,11 +13,11 @@ from planner.errors import GraphError
 from planner.lowering.assembly import Assembly, Value
 from planner.lowering.devices import device as device_named
 from planner.lowering.differentiate import check_optimizer, differentiate
-from planner.lowering.onnx_file import Sizes, infer_sizes, read_model, real_inputs
+from planner.lowering.onnx_file import Sizes, check_dtype, infer_sizes, read_model, real_inputs
 from planner.lowering.onnx_layout import Layout, module_of, node_name, params_of, title
 from planner.lowering.onnx_operators import ONNX_OPERATORS
 from planner.lowering.onnx_training import Step
-from planner.lowering.operators import TensorType, is_float, sizes_of
+from planner.lowering.operators import DTYPE_BYTES, TensorType, sizes_of
 
 
 def from_onnx(
@@ -31,10 +31,11 @@ def from_onnx(
 ) -> nx.DiGraph:
     """The DAG of an ONNX file, with backward and update unless `training=False`.
 
-    What only touches constants is folded into parameters, shape arguments are no tensors, what no output needs is pruned. In
-    training, batch normalization uses batch statistics and updates the running ones, dropout draws a mask that can be drawn again
-    from a saved generator state, max pooling keeps indices, and a recurrent layer the gates of each step; a generic loss reads the
-    outputs.
+    What only touches constants is folded, but for what is computed from weights: that is an op of each step, or a view of the
+    weight. `onnx_layout.Layout` says which stored tensors are weights; the others are states. Shape arguments are no tensors, what
+    no output needs is pruned. In training, batch normalization uses batch statistics and updates the running ones, dropout draws a
+    mask that can be drawn again from a saved generator state, max pooling keeps indices, and a recurrent layer the gates of each
+    step; a generic loss reads the outputs.
 
     A file that holds its own backward pass is read as the step it is: see `onnx_training`. No optimizer is added to it then.
 
@@ -47,9 +48,9 @@ def from_onnx(
         device: costs are seconds on it.
     Returns:
         A DAG whose `graph["source"]` counts what the file holds, as inference: nodes, real_nodes (without ConstantOfShape), folded
-        nodes, params (elements, bn_stats of them running statistics), act_elems and act_bytes (non-constant outputs of known size),
-        and lists ignored initializers and pruned nodes and outputs. Of a training step: nodes, forward_nodes (before the first
-        gradient op), grad_ops, trainable (elements), saved_tensors and saved_elems (forward values that backward reads).
+        nodes, params (elements of weights and, bn_stats of them, running statistics), act_elems and act_bytes (non-constant outputs
+        of known size), and lists ignored initializers and pruned nodes and outputs. Of a training step: nodes, forward_nodes (before
+        the first gradient op), grad_ops, trainable (elements), saved_tensors and saved_elems (forward values that backward reads).
     Raises:
         GraphError: names the file and the node: unreadable, an op without a rule, a value without a size, or a Reshape that has
             another batch frozen in.
@@ -70,6 +71,9 @@ def from_onnx(
         return differentiate(graph, optimizer=optimizer) if training else graph
     except GraphError as error:
         raise GraphError(f"{path}: {' '.join(str(error).split())}") from None  # an op type may hold a line break
+
+
+_NOTHING: Final = TensorType((0,))
 
 
 @final
@@ -100,11 +104,11 @@ class _Importer:
             elif node.output[0] not in layout.settled:
                 self.pruned.append(node_name(node))
         self._write_outputs()
-        residents = [attributes for _, attributes in draft.graph.nodes(data=True) if attributes.get("kind") in ("parameter", "state")]
-        weights = [TensorType(attributes["shape"], attributes["dtype"]) for attributes in residents]
+        residents = [draft.graph.nodes[node] for node, kind in draft.graph.nodes(data="kind") if kind == "parameter"]
+        weights = [TensorType(found["shape"], found["dtype"]) for found in residents]
         statistics = [TensorType(self._size(name, "constant").shape) for name in self.statistics if name in self.values]
         self.source.update(
-            params=sum(weight.elements for weight in weights if is_float(weight.dtype)),
+            params=sum(size.elements for size in (*weights, *statistics)),
             bn_stats=sum(statistic.elements for statistic in statistics),
             pruned=tuple(self.pruned),
         )
@@ -116,7 +120,8 @@ class _Importer:
         layout = self.layout
         real = [node for node in layout.nodes if node.op_type != "ConstantOfShape"]
         moving = [node for node in real if node.output[0] not in layout.constants]
-        sizes = [size for node in moving for name in node.output if name and (size := self.sizes.get(name)) is not None]
+        found = [size for node in moving for name in node.output if name and (size := self.sizes.get(name)) is not None]
+        sizes = [size for size in found if size.dtype in DTYPE_BYTES]
         used = {name for node in layout.nodes for name in node.input} | set(layout.outputs)
         return {
             "nodes": len(layout.nodes),
@@ -131,6 +136,7 @@ class _Importer:
         size = self.sizes.get(name)
         if size is None:
             raise GraphError(f"{where}: no size could be inferred for value {name!r}; give dims= or batch=, or simplify the file first")
+        check_dtype(size, name, where)
         return size
 
     def _free_name(self, name: str) -> str:
@@ -147,15 +153,20 @@ class _Importer:
             self.values[source] = self.draft.resident(self._free_name(source), size, kind=self._kind(source, size))
         return self.values[source]
 
+    def _omitted(self) -> Value:
+        """Nothing, in the place of an optional input that a node leaves out before one that it has."""
+        if "" not in self.values:
+            self.values[""] = self.draft.resident(self._free_name("omitted"), _NOTHING, kind="state")
+        return self.values[""]
+
     def _kind(self, name: str, size: TensorType) -> str:
-        """Float constants are weights, but for running statistics, numbers such as an epsilon, and what comes from shapes."""
-        weight = is_float(size.dtype) and bool(size.shape) and name in self.layout.constants and name not in self.statistics
-        return "parameter" if weight else "state"
+        """Weights are parameters; running statistics, initial states, masks and numbers such as an epsilon are states."""
+        return "parameter" if name in self.layout.weights and bool(size.shape) and name not in self.statistics else "state"
 
     def _write(self, node: Any) -> None:
         """One node of the file, as one op or, in training, with what training adds to it."""
-        names = self.layout.reads(node)
-        reads = [self._read(name, node) for name in names]
+        names = self.layout.places(node)
+        reads = [self._read(name, node) if name else self._omitted() for name in names]
         name = self._free_name(node_name(node))
         live = [k for k, output in enumerate(node.output) if output in self.layout.needed]
         made = 1 + max(live)
@@ -165,7 +176,7 @@ class _Importer:
         elif node.op_type == "Dropout" and self.training:
             self.draft.dropout(name, reads[0], **module)
         else:
-            types = [self._size(x, f"node {title(node)}") for x in names]
+            types = [self._size(x, f"node {title(node)}") if x else _NOTHING for x in names]
             outputs = self._outputs(node, types, made)
             if node.op_type in ("BatchNormalization", "Dropout") and made > 1:
                 raise GraphError(f"node {title(node)}: output {made - 1} is read, which no rule covers in inference")
@@ -191,7 +202,8 @@ class _Importer:
         return outputs
 
     def _write_outputs(self) -> None:
-        """Make the file's outputs outputs; in training, values that the loss can read because nothing else reads them."""
+        """Make the file's outputs outputs; in training, values that the loss can read because nothing else reads them, and it alone."""
+        read: list[tuple[Any, int]] = []
         for name in self.layout.outputs:
             value = self.values.get(name)
             if value is None or self.draft.graph.nodes[value.node].get("kind", "op") != "op":
@@ -199,4 +211,8 @@ class _Importer:
             if not self.training:
                 self.draft.mark_output(value)
             elif any(value.output in edge["reads"] for _, _, edge in self.draft.graph.out_edges(value.node, data=True)):
-                self.draft.apply(self._free_name(f"{name}.output"), "Identity", [value], [self.draft.types[value]])
+                read.append(self.draft.apply(self._free_name(f"{name}.output"), "Identity", [value], [self.draft.types[value]]))
+            else:
+                read.append(value)
+        if self.training:
+            self.draft.graph.graph["loss_reads"] = tuple(map(tuple, read))

@@ -14,7 +14,7 @@ from typing import Any, Final, Optional
 
 from planner.errors import GraphError
 from planner.lowering.onnx_shapes import held_inputs, is_training_step, shape_values, stand_ins
-from planner.lowering.operators import TensorType
+from planner.lowering.operators import DTYPE_BYTES, TensorType
 
 # Larger constants are weights; shape arguments are smaller, and inference needs the values of those.
 _ARGUMENT_ELEMENTS: Final = 1024
@@ -39,16 +39,23 @@ def read_model(path: Path) -> Any:
     except ImportError:
         raise GraphError("reading an ONNX file needs the onnx package: pip install 'sublinear-planner[onnx]'") from None
     try:
+        if path.stat().st_size > _MOST:
+            raise GraphError("is larger than 2 GiB, which no ONNX file can be; save its weights beside it, as external data")
         model = onnx.load(str(path), format="protobuf", load_external_data=False)
+    except GraphError:
+        raise
     except OSError as error:
         raise GraphError(f"cannot be read: {error.strerror or error}") from None
     except Exception:  # protobuf's own error type differs between its implementations
         raise GraphError("is damaged or not an ONNX model") from None
     if not model.ir_version or not model.opset_import or not model.graph.node:
         raise GraphError("is damaged or not an ONNX model: it has no nodes or names no operator set")
+    if model.functions:
+        model = _inlined(model)
     for name in _names(model):
         if not isinstance(name, str):  # protobuf hands over bytes that are no UTF-8 as bytes
             raise GraphError(f"is damaged: the name {name!r} is no text")
+    _check(model)
     for tensor in model.graph.initializer:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
@@ -57,6 +64,45 @@ def read_model(path: Path) -> Any:
             if math.prod(tensor.dims) <= _ARGUMENT_ELEMENTS:
                 _load_argument(tensor, path.parent)
     return model
+
+
+def _check(model: Any) -> None:
+    """Refuse what inference would read as something else.
+
+    Raises:
+        GraphError: two inputs or initializers of one name, a size below 0, a sparse initializer, an operator set of the future.
+    """
+    from onnx import defs
+
+    newest = defs.onnx_opset_version()
+    for opset in model.opset_import:
+        if opset.domain in ("", "ai.onnx") and not 1 <= opset.version <= newest:
+            raise GraphError(f"has operator set {opset.version}, and the onnx package here knows 1 to {newest}; install a newer one")
+    for what, listed in (("inputs", model.graph.input), ("initializers", model.graph.initializer)):
+        names = set[str]()
+        for value in listed:
+            if value.name in names:
+                raise GraphError(f"has two {what} named {value.name!r}; rename one")
+            names.add(value.name)
+    for tensor in model.graph.initializer:
+        if any(size < 0 for size in tensor.dims):
+            raise GraphError(f"initializer {tensor.name!r} has a size below 0: {list(tensor.dims)}")
+    for tensor in model.graph.sparse_initializer:
+        raise GraphError(f"initializer {tensor.values.name!r} is sparse, and what it takes then depends on its values; store it dense")
+
+
+def _inlined(model: Any) -> Any:
+    """The model with the file's own functions written out where they are called.
+
+    Raises:
+        GraphError: one calls itself, or cannot be written out.
+    """
+    from onnx import inliner
+
+    try:
+        return inliner.inline_local_functions(model)
+    except Exception as error:  # the errors of the C++ side have no common base
+        raise GraphError(f"its functions cannot be written out: {' '.join(str(error).split())}") from None
 
 
 def _load_argument(tensor: Any, folder: Path) -> None:
@@ -183,7 +229,6 @@ def _infer(model: Any, shapes: Mapping[str, tuple[int, ...]], *, strict: bool) -
 
     bare = onnx.ModelProto(ir_version=max(model.ir_version, 4))
     bare.opset_import.extend(model.opset_import)
-    bare.functions.extend(model.functions)
     bare.graph.name = "graph"
     bare.graph.node.extend(stand_ins(model.graph.node))
     for value in real_inputs(model):
@@ -193,7 +238,8 @@ def _infer(model: Any, shapes: Mapping[str, tuple[int, ...]], *, strict: bool) -
             bare.graph.initializer.append(tensor)
         else:
             bare.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
-    for value in model.graph.output:
+    made = {name for node in bare.graph.node for name in node.output}
+    for value in (value for value in model.graph.output if value.name in made):  # another would hide the type that it has
         bare.graph.output.append(helper.make_empty_tensor_value_info(value.name))
         bare.graph.output[-1].type.tensor_type.elem_type = value.type.tensor_type.elem_type
     types = _types_of(bare, strict=strict)
@@ -202,7 +248,7 @@ def _infer(model: Any, shapes: Mapping[str, tuple[int, ...]], *, strict: bool) -
         before, types = types, _types_of(bare, strict=strict)
         if sum(1 for found in types.values() if found is None) == sum(1 for found in before.values() if found is None):
             break
-    return {**types, **{tensor.name: _type_of(tensor) for tensor in model.graph.initializer}}
+    return {**types, **{tensor.name: type_of(tensor) for tensor in model.graph.initializer}}
 
 
 def _types_of(bare: Any, *, strict: bool) -> dict[str, TensorType | None]:
@@ -219,7 +265,7 @@ def _types_of(bare: Any, *, strict: bool) -> dict[str, TensorType | None]:
         text = " ".join(str(error).split())
         raise GraphError(f"shape inference failed: {text if len(text) < 300 else text[:300] + ' ...'}") from None
     types: dict[str, TensorType | None] = {name: None for node in bare.graph.node for name in node.output if name}
-    types.update({tensor.name: _type_of(tensor) for tensor in bare.graph.initializer})
+    types.update({tensor.name: type_of(tensor) for tensor in bare.graph.initializer})
     for value in (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output):
         types[value.name] = types.get(value.name) or _tensor_type(value)
     return types
@@ -235,7 +281,8 @@ def _replace_nodes(bare: Any, values: list[Any]) -> None:
     bare.graph.initializer.extend(tensor for tensor in values if tensor.name not in made)
 
 
-def _type_of(tensor: Any) -> TensorType:
+def type_of(tensor: Any) -> TensorType:
+    """Of a stored tensor."""
     return TensorType(tuple(tensor.dims), _dtype(tensor.data_type))
 
 
@@ -254,6 +301,16 @@ def _dtype(code: int) -> str:
 
     name = onnx.TensorProto.DataType.Name(code) if code in onnx.TensorProto.DataType.values() else str(code)
     return _DTYPES.get(name, name.lower())
+
+
+def check_dtype(size: TensorType, name: str, where: str) -> None:
+    """Refuse a value whose elements have no known number of bytes.
+
+    Raises:
+        GraphError: that; names the value and where it is.
+    """
+    if size.dtype not in DTYPE_BYTES:
+        raise GraphError(f"{where}: value {name!r} is of dtype {size.dtype!r}; known: {', '.join(DTYPE_BYTES)}")
 
 
 def _check_reshapes(model: Any, before: Sizes, after: Sizes, batch: int) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any, Final, final
 
 from planner.errors import GraphError
-from planner.lowering.onnx_operators import ONNX_OPERATORS, REFUSED
+from planner.lowering.onnx_file import type_of
+from planner.lowering.onnx_operators import ONNX_OPERATORS, QUANTIZED_OPS, REFUSED
 from planner.lowering.onnx_shapes import TRAINING_OPS, is_training_step
+from planner.lowering.operators import is_float
 from planner.names import scoped
 
 _CONSTANT_OPS: Final = ("Constant", "ConstantOfShape")
@@ -22,7 +24,12 @@ _ROWS_FOR: Final = {
 
 @final
 class Layout:
-    """The nodes of a model, what of them is constant, and what the outputs need."""
+    """The nodes of a model, what of them is constant or a weight, and what the outputs need.
+
+    A file does not say which of its tensors are trained. Here one is a weight if it is a float of at least one dimension, and a
+    gradient flows from the outputs to a place where it is read that is neither an initial state nor a mask. What the file computes
+    from weights (a transposed or cast one, the first rows of a table) is an op of every step, but for a view, which is the weight itself.
+    """
 
     def __init__(self, model: Any) -> None:
         self.model: Final = model
@@ -32,6 +39,8 @@ class Layout:
         self.aliases: Final[dict[str, str]] = {}
         self.constants: Final = self._constants()
         self.settled: Final = self.constants if self.is_step else self._settled()
+        self.used: Final = self._used()
+        self.weights: Final = set[str]() if self.is_step else self._weights()
         self.needed: Final = self._needed()
 
     def _constants(self) -> set[str]:
@@ -70,6 +79,54 @@ class Layout:
                 settled.update(name for name in node.output if name)
         return settled
 
+    def _used(self) -> set[str]:
+        """Values that the outputs are computed from, in whatever way."""
+        used = set(self.outputs)
+        for node in reversed(self.nodes):
+            if any(name in used for name in node.output):
+                used.update(name for name in node.input if name)
+        return used
+
+    def _weights(self) -> set[str]:
+        """Stored tensors that are trained; what is computed from them is settled no longer."""
+        learned: set[str] = set()
+        for node in reversed(self.nodes):
+            flows = node.output[0] not in self.settled or any(name in learned for name in node.output)
+            if flows and any(name in self.used for name in node.output):
+                learned.update(self._followed(node))
+        weights = {name for name in self._stored() if name in learned}
+        computed: set[str] = set()
+        for node in self.nodes:
+            first = node.output[0]
+            if first in self.settled and any(name in learned for name in node.output):
+                roots = {self.aliases.get(name, name) for name in self._followed(node)}
+                if roots & computed or (roots & weights and first not in self.aliases):
+                    computed.update(name for name in node.output if name)
+        self.settled.difference_update(computed)
+        for name in computed:
+            self.aliases.pop(name, None)
+        return weights | {name for name, root in self.aliases.items() if root in weights and name in learned}
+
+    def _followed(self, node: Any) -> list[str]:
+        """What a node reads where a gradient flows on to a weight."""
+        row = ONNX_OPERATORS.get(op_type(node))
+        if row is None:
+            return []
+        return [name for k, name in enumerate(self.places(node)) if name and k not in row.untrained and row.gradient(k) is not None]
+
+    def _stored(self) -> list[str]:
+        """Floats of at least one dimension that the file holds, or fills with one number."""
+        found = {tensor.name: type_of(tensor) for tensor in self.model.graph.initializer}
+        names = [name for name, size in found.items() if size.shape and is_float(size.dtype)]
+        for node in self.nodes:
+            if node.op_type in _CONSTANT_OPS:
+                given = [type_of(attribute.t) for attribute in node.attribute if attribute.name == "value"]
+                shaped = bool(given and given[0].shape) or any(attribute.name == "value_floats" for attribute in node.attribute)
+                filled = node.op_type == "ConstantOfShape"
+                if (filled or shaped) and all(is_float(size.dtype) for size in given):
+                    names.append(node.output[0])
+        return names
+
     def reads(self, node: Any) -> list[str]:
         """The tensors a node reads: no shape arguments, no omitted inputs.
 
@@ -78,6 +135,14 @@ class Layout:
         row = ONNX_OPERATORS.get(op_type(node))
         static = row.static if row is not None else ()
         return [name for i, name in enumerate(node.input) if name and (i not in static or (self.is_step and name not in self.constants))]
+
+    def places(self, node: Any) -> list[str]:
+        """The tensors a node reads, by the row's input positions: an omitted one before another is an empty name."""
+        row = ONNX_OPERATORS.get(op_type(node))
+        names = [name for i, name in enumerate(node.input) if row is None or i not in row.static]
+        while names and not names[-1]:
+            names.pop()
+        return names
 
     def _needed(self) -> set[str]:
         """Values the outputs depend on."""
@@ -102,10 +167,12 @@ class Layout:
                 raise GraphError(f"no rule for node {title(node)}{_reason(node)}")
             if (wrong := _wrong_form(node)) is not None:
                 raise GraphError(f"no rule for node {title(node)} with {wrong}; export it without")
-            read = self.reads(node)
-            static = ONNX_OPERATORS[op_type(node)].static
-            if any(not name for name in [name for i, name in enumerate(node.input) if i not in static][: len(read)]):
+            optional = () if self.is_step else ONNX_OPERATORS[op_type(node)].optional
+            if any(not name and k not in optional for k, name in enumerate(self.places(node))):
                 raise GraphError(f"node {title(node)} omits an input before one it has; no rule covers that")
+        for node in self.nodes:
+            if op_type(node) in QUANTIZED_OPS and any(name in self.used for name in node.output):  # of constants too
+                raise GraphError(f"no rule for node {title(node)}{_reason(node)}")
         for node in self.nodes:  # inference reads the inputs of dead ones too
             if len(node.input) < (least := self._least_inputs(node)):
                 raise GraphError(f"node {title(node)} has {len(node.input)} inputs, and its op needs {least}")

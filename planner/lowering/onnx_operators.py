@@ -7,6 +7,7 @@ Beside the standard's ops it has those of our zoo (`FusedAttention`, `UpdateStat
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -75,7 +76,11 @@ def _normalized(count: int, sizes_of: Sizes = LIKE) -> Operator:
 
 
 def _recurrent(gates: int, pointwise: int, parts: int, outputs: int, cell: tuple[Ref, ...], *, keeps_cell: bool) -> Operator:
-    """A recurrent layer; the last output is what training keeps of each step, as cuDNN's reserve does.
+    """A recurrent layer; the last output is what training keeps of each step.
+
+    These are the values that the gradients need, counted as an activation, and no more: a library's own reserve (cuDNN's, oneDNN's)
+    has a size that only the library tells, with padding and values that could be computed again, and so has its workspace. Neither is
+    counted; `Footprint.not_counted` says so, and a calibration takes them in.
 
     Inputs: x, weights, recurrent weights, bias, first hidden state, and for an LSTM first cell and peepholes.
 
@@ -91,7 +96,7 @@ def _recurrent(gates: int, pointwise: int, parts: int, outputs: int, cell: tuple
     full = Operator(
         tuple(Gradient(tuple(dict.fromkeys((*cell, *last, *extra.get(i, ()))))) for i in range(inputs)),
         count, sizes.recurrent(parts), optional=tuple(range(3, inputs)), flows=tuple(range(outputs - bool(parts))), static=(4,),
-        outputs=outputs,
+        untrained=(4, 5) if keeps_cell else (4,), outputs=outputs,
         # Nothing kept: the whole forward pass again, from all its inputs.
         fewer=Operator(
             (Gradient(IN[:inputs]),) * inputs, count, _but_last(sizes.recurrent(parts)), optional=tuple(range(3, inputs)), flows=None,
@@ -166,7 +171,7 @@ _PRODUCTS: Final[Mapping[str, Operator]] = {
     ),
     # (q, k, v, mask) -> y: nothing is kept, the backward makes the scores again. With more outputs: the keys and values of the past too.
     "Attention": Operator(
-        _AGAIN, flops.attention, None, workspace=_scores_bytes, optional=(3, 4, 5), outputs=3,
+        _AGAIN, flops.attention, None, workspace=_scores_bytes, optional=(3, 4, 5), untrained=(3, 4, 5), outputs=3,
         fewer=Operator(_AGAIN, flops.attention, _first(sizes.attention), workspace=_scores_bytes, optional=(3, 4, 5)),
     ),
     # LSTM keeps the four gates and the cell of each step, GRU its three gates and what the hidden state adds to the last of them.
@@ -294,29 +299,29 @@ _MOVES: Final[Mapping[str, Operator]] = {
     "Cast": moved(moves.cast),
     "CastLike": moved(None, 1),
     "Pad": moved(moves.padded, 1, 2, 3),
-    "Slice": moved(moves.sliced, 1, 2, 3, 4),
+    "Slice": replace(moved(moves.sliced, 1, 2, 3, 4), moved=moves.part_moved),
     "Tile": moved(moves.tiled, 1),
     "Expand": moved(moves.expanded, 1),
     "DepthToSpace": moved(moves.depth_to_space),
     "SpaceToDepth": moved(moves.space_to_depth),
     "Trilu": moved(LIKE, 1),
-    "CenterCropPad": moved(None, 1),
+    "CenterCropPad": replace(moved(None, 1), moved=moves.part_moved),
     "DFT": Operator((FREE,), per_input_element(5), None, static=(1, 2)),
     # (x, length of each sequence).
     "ReverseSequence": Operator((Gradient((IN[1],)),), no_flops, LIKE),
     # The gradients of all outputs, joined.
     "Split": Operator((FREE,), no_flops, moves.split, flows=None, static=(1,), outputs=ANY_COUNT),
-    # (table, int64 indices): an embedding. Its gradient is as large as the table.
-    "Gather": Operator((_AT, None), no_flops, moves.gathered),
-    "GatherElements": Operator((_AT, None), no_flops, moves.gathered_elements),
-    "GatherND": Operator((_AT, None), no_flops, moves.gathered_slices),
+    # (table, int64 indices): an embedding. Only the rows asked for are read; the gradient is as large as the table, and written whole.
+    "Gather": Operator((_AT, None), no_flops, moves.gathered, moved=moves.part_moved),
+    "GatherElements": Operator((_AT, None), no_flops, moves.gathered_elements, moved=moves.part_moved),
+    "GatherND": Operator((_AT, None), no_flops, moves.gathered_slices, moved=moves.part_moved),
     # (x, indices, updates): overwritten elements have no gradient, and the updates get theirs.
     **_each("Scatter ScatterElements ScatterND", Operator((_AT, None, _AT), no_flops, LIKE, inplace=(0,))),
     # (indices), with depth and both values as arguments.
     "OneHot": Operator((), no_flops, moves.one_hot, static=(1, 2)),
     "EyeLike": Operator((), no_flops, None, static=(0,)),
-    "Shape": Operator((), no_flops, _shape_sizes),
-    "Size": Operator((), no_flops, lambda inputs, params: (TensorType((), "int64"),)),
+    "Shape": Operator((), no_flops, _shape_sizes, moved=moves.none_read),
+    "Size": Operator((), no_flops, lambda inputs, params: (TensorType((), "int64"),), moved=moves.none_read),
     "Identity": Operator((PASS,), no_flops, LIKE, view=True),
     "Reshape": reshaped(moves.reshaped, 1),
     "Flatten": reshaped(moves.flattened),
@@ -354,6 +359,11 @@ _SEQUENCES: Final = "it makes or reads a sequence, an optional or a string, whic
 _QUANTIZED: Final = "it works on quantized integers, and has no gradient; export the model in floating point"
 _SUBGRAPHS: Final = "which of its subgraphs runs, and how often, depends on what is fed; export the branch you run"
 
+#: Refused even where they fold: what they make of stored integers is no weight that is trained.
+QUANTIZED_OPS: Final = frozenset(
+    ("MatMulInteger", "ConvInteger", "QLinearConv", "QLinearMatMul", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
+)
+
 #: Ops that cannot have a row, each with the reason.
 REFUSED: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -366,10 +376,7 @@ REFUSED: Final[Mapping[str, str]] = MappingProxyType(
             ),
             _SEQUENCES,
         ),
-        **dict.fromkeys(
-            ("MatMulInteger", "ConvInteger", "QLinearConv", "QLinearMatMul", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"),
-            _QUANTIZED,
-        ),
+        **dict.fromkeys(sorted(QUANTIZED_OPS), _QUANTIZED),
         **dict.fromkeys(("If", "Loop", "Scan"), _SUBGRAPHS),
     }
 )  # fmt: skip

@@ -43,6 +43,8 @@ _ARITHMETIC: Final = frozenset({
     "Neg", "ReduceProd", "ReduceSum", "Reshape", "Slice", "Split", "Squeeze", "Sub", "Transpose", "Unsqueeze", "Where",
 })  # fmt: skip
 _MOST_ELEMENTS: Final = 1024
+# Elementwise in their shapes, and yet onnx finds none: they are functions there, whose bodies it cannot follow.
+_SHAPED_AS_READ: Final = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
 _GRADIENT_NAME: Final = re.compile(r"(.+)_grad(_\d+)?")
 
 
@@ -81,9 +83,16 @@ def held_inputs(nodes: Iterable[Any]) -> dict[str, str]:
 def stand_ins(nodes: Iterable[Any]) -> list[Any]:
     """The nodes, with each op of `TRAINING_OPS` replaced by standard ops that make the same names with the same types.
 
+    So are ops of the standard for which its own inference finds no types.
+
     What an op differentiates is looked up in the forward pass; a name whose forward twin is missing stays untyped.
     """
-    listed = list(nodes)
+    from onnx import helper
+
+    listed = [
+        helper.make_node("Identity", node.input[:1], node.output[:1], name=node.name) if node.op_type in _SHAPED_AS_READ else node
+        for node in nodes
+    ]
     if not any(node.op_type in TRAINING_OPS for node in listed):
         return listed
     twins = _Twins(listed)

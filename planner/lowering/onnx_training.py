@@ -14,7 +14,7 @@ import networkx as nx
 
 from planner.errors import GraphError
 from planner.lowering.assembly import Assembly, Value
-from planner.lowering.onnx_file import Sizes, real_inputs
+from planner.lowering.onnx_file import Sizes, check_dtype, real_inputs
 from planner.lowering.onnx_layout import Layout, module_of, node_name, params_of, title
 from planner.lowering.onnx_shapes import ACCUMULATOR, held_inputs, is_gradient
 from planner.lowering.operators import TensorType, is_float
@@ -78,6 +78,7 @@ class Step:
         size = self.sizes.get(name)
         if size is None:
             raise GraphError(f"{where}: no size could be inferred for value {name!r}")
+        check_dtype(size, name, where)
         return size
 
     def _free_name(self, name: str) -> str:
@@ -98,14 +99,13 @@ class Step:
         reads = [self._read(name, node) for name in self.layout.reads(node)]
         outputs = [self._size(name, f"node {title(node)}") for name in made]
         name = self._free_name(node_name(node))
-        module = {"module": scope} if (scope := module_of(node)) else {}
+        module: dict[str, Any] = {"module": scope} if (scope := module_of(node)) else {}
         if node.op_type == "Dropout":
             self.draft.dropout(name, reads[0], phase=phase, **module)
         elif node.op_type == ACCUMULATOR:
             self._accumulate(name, reads, outputs, phase)
         else:
-            further: dict[str, Any] = {"cost": 0.0, **module} if node.op_type == "Shape" else module  # it reads no element
-            self.draft.apply(name, node.op_type, reads, outputs, params=params_of(node), phase=phase, **further)
+            self.draft.apply(name, node.op_type, reads, outputs, params=params_of(node), phase=phase, **module)
         for k, output in enumerate(made):
             self.values[output] = Value(name, k)
 

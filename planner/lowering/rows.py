@@ -114,6 +114,7 @@ class Operator:
         state: input position of the saved generator state that a random draw reads; without that input it is not recomputable.
         chance: the parameter that says whether it draws at all, where it is not 0.
         static: inputs that are arguments (a target shape, a ratio), not tensors; importers drop them.
+        untrained: inputs where a tensor stored in a file is no weight, though its gradient is known: initial states, masks.
         outputs: outputs of this form of the op.
         fewer: the row for the form with fewer outputs: inference for BatchNormalization, Dropout and MaxPool.
     """
@@ -137,6 +138,7 @@ class Operator:
     state: Optional[int] = None
     chance: Optional[str] = None
     static: tuple[int, ...] = ()
+    untrained: tuple[int, ...] = ()
     outputs: int = 1
     fewer: Optional[Operator] = None
 

@@ -84,7 +84,7 @@ def training_step(graph: Graph, options: StepOptions, *, first: bool = False) ->
     targets = targets_of(graph)
     updating = bool(options.optimizer or options.update or options.master_weights)
     if updating and (not targets or targets[0].op is None):
-        what = "its gradients are outputs; estimate it without an optimizer" if targets else "give a training step, or a forward DAG"
+        what = "its gradients are outputs; estimate it without an optimizer" if targets else _why_no_update(graph)
         raise GraphError(f"graph {graph.name!r} updates no parameter: {what}")
     if not targets and not options.lowering:
         return graph
@@ -93,6 +93,13 @@ def training_step(graph: Graph, options: StepOptions, *, first: bool = False) ->
     if twice is not None:
         raise GraphError(f"op {twice!r} updates by several gradients or parameters at once: only the step as it is can be estimated")
     return _Writer(graph, targets, options, first=first).written()
+
+
+def _why_no_update(graph: Graph) -> str:
+    kept = any(graph.on_resident(op.reads[i]) for op in graph.ops if op.phase == "backward" for i, _ in op.updates)
+    if kept:
+        return "its backward pass adds to gradient buffers, and what updates by them is not in it; estimate it without an optimizer"
+    return "give a training step, or a forward DAG"
 
 
 def _without_states(graph: Graph) -> Graph:

@@ -13,6 +13,7 @@ from planner.kernels.canonical import EXHAUSTED, PACKED, PAUSED
 from planner.kernels.fit import place
 from planner.packing.intervals import Intervals, sections_of
 from planner.packing.restarts import turns
+from planner.problem import MOST_EFFORT
 
 #: Rows of buffers and sections the search looks at for effort 1; about two seconds.
 WORK: Final = 1_000_000_000
@@ -68,7 +69,8 @@ def pack(
     Args:
         intervals: buffers.
         capacity: bytes; stop at the first packing within it. None: at the proven bound.
-        effort: work of the search, counted, so that the same input gives the same offsets on any machine; 0: the portfolio alone.
+        effort: work of the search, counted, so that the same input gives the same offsets on any machine; 0: the portfolio alone; more
+            than `MOST_EFFORT` is as good as endless.
         seed: of the restarts.
         deadline: `time.monotonic()` seconds at which the search stops with what it has.
         progress: called now and then with the arena and the bound, in bytes.
@@ -79,7 +81,7 @@ def pack(
     search = _Search(intervals, capacity, seed, deadline, progress)
     try:
         search.portfolio()
-        search.improve(int(WORK * effort))
+        search.improve(int(WORK * min(effort, MOST_EFFORT)))
     except KeyboardInterrupt:
         if search.top < 0:
             raise

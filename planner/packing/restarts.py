@@ -60,7 +60,7 @@ class Descent:
         self.core, self.capacity = core, capacity
         self.base, self.by_load = ranking
         m, s = len(core.size), len(core.load)
-        self.buffers = np.zeros((4, m), dtype=np.int64)  # rank, minimum, placed, member
+        self.buffers = np.zeros((4, m), dtype=np.int64)  # load, minimum, placed, member
         self.sections = np.zeros((4, s + 1), dtype=np.int64)  # floor, fresh, left, crossing
         self.trails = [np.zeros((4 * (m + s) + 1024, 2), dtype=np.int64) for _ in range(3)]
         self.frame = np.zeros((m + 2, FRAME), dtype=np.int64)
@@ -83,14 +83,14 @@ class Descent:
     def run(self, work_limit: int) -> int:
         """Go on until it is packed, exhausted, or out of work."""
         core = self.core
-        rank, minimum, placed, member = self.buffers
+        load, minimum, placed, member = self.buffers
         floor, fresh, left, crossing = self.sections
         while True:
-            raised, lifted, ranked = self.trails
+            raised, lifted, loaded = self.trails
             outcome = int(
                 descend(
                     core.size, core.alignment, core.fixed, core.first, core.last, self.base, self.by_load, self.capacity, work_limit,
-                    rank, minimum, placed, member, floor[:-1], fresh[:-1], left[:-1], crossing, raised, lifted, ranked, self.frame,
+                    load, minimum, placed, member, floor[:-1], fresh[:-1], left[:-1], crossing, raised, lifted, loaded, self.frame,
                     self.agenda, self.state,
                 )
             )  # fmt: skip

@@ -25,6 +25,8 @@ from planner.search.trials import Trials
 ANNEALED_OPS: Final = 2500
 #: A plan this near the proven bound, as a fraction of one run of everything, is not searched further.
 CLOSED: Final = 5e-4
+#: Nearer than this, annealing gets less of the effort, as there is less to win.
+WIDE: Final = 5e-3
 
 _SEGMENTS: Final[tuple[Strategy, ...]] = (chen_sqrt, chen_budget, memonger, recursive)
 
@@ -47,10 +49,10 @@ def auto(problem: Problem) -> Proposal:
     if ops <= ANNEALED_OPS:
         return _annealed(problem)
     # Each plan tried costs as many steps as the graph has ops: fewer are tried, so that time grows no faster than the graph.
-    problem = msgspec.structs.replace(problem, effort=problem.effort * ANNEALED_OPS / ops)
+    less = msgspec.structs.replace(problem, effort=problem.effort * ANNEALED_OPS / ops)
     if problem.budget is None:
-        return _best(problem, ((cuts, *_SEGMENTS),))
-    return _best(problem, ((cuts,), _SEGMENTS, (partial(retention, starts=()),)))
+        return _best(less, ((cuts, *_SEGMENTS),))
+    return _best(less, ((cuts,), _SEGMENTS, (lambda _: retention(problem, starts=()),)))
 
 
 def _annealed(problem: Problem) -> Proposal:
@@ -73,7 +75,10 @@ def _annealed(problem: Problem) -> Proposal:
     if found.cut_short or cost - once <= CLOSED * once:
         return found
     bound = certified_cost(problem.graph, problem.memory, problem.budget).cost
-    return found if cost - bound <= CLOSED * once else retention(problem, starts=(lambda _: found,))
+    if cost - bound <= CLOSED * once:
+        return found
+    effort = problem.effort * min(1.0, (cost - bound) / (WIDE * once))
+    return retention(msgspec.structs.replace(problem, effort=effort), starts=(lambda _: found,))
 
 
 def _neighbour(problem: Problem) -> Proposal:

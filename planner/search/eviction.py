@@ -8,7 +8,9 @@ from typing import Final
 import numpy as np
 
 from planner.analysis.encode import Ints
-from planner.kernels import retention as kernel
+from planner.kernels.retention.layout import EXCESS
+from planner.kernels.retention.orders import order_by_memory
+from planner.kernels.retention.relief import relieve
 from planner.search.lifetimes import Model, State
 
 #: Exponents of cost and of waiting time: none is best on every graph.
@@ -24,7 +26,7 @@ def orders(state: State, model: Model, keep_all: Ints) -> Iterator[Ints]:
     left = np.zeros(len(model.nbytes), dtype=np.int64)
     state.load(keep_all, 0)
     for window in dict.fromkeys(1 + n // part for part in _WINDOWS):
-        done = kernel.order_by_memory(state.s, window, left, *rows)
+        done = order_by_memory(state.s, window, left, *rows)
         if done == len(keep_all):
             yield rows[2, :done].copy()
 
@@ -46,11 +48,11 @@ def evictions(state: State, model: Model, sequence: Ints, budget: int) -> Iterat
         if work > _WORK:
             return
         state.load(sequence, budget)
-        least = int(state.s[kernel.EXCESS])
-        while kernel.relieve(state.s, state.f, drops, at_once, thrift, patience, values, worths):
+        least = int(state.s[EXCESS])
+        while relieve(state.s, state.f, drops, at_once, thrift, patience, values, worths):
             work += drops * (len(model.reads) + ops) // at_once
-            if state.s[kernel.EXCESS] >= least:
+            if state.s[EXCESS] >= least:
                 break
-            least = int(state.s[kernel.EXCESS])
+            least = int(state.s[EXCESS])
             yield None
         yield state.now()

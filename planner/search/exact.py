@@ -27,7 +27,7 @@ _SMALL: Final = 20  # ops; a state of more takes longer, so fewer are looked at
 _AT_ONCE: Final = 0.25  # of the states, before other searches are asked
 
 
-def exact(problem: Problem, *, claims: bool = True) -> Proposal:
+def exact(problem: Problem) -> Proposal:
     """Prove the least cost at the budget, or without one the least peak; where that is too much, say how far from it the plan may be.
 
     In turn: all schedules by the cost of what they run again (`shortest`), for graphs of up to about twenty ops; the plans of "cuts" and
@@ -35,8 +35,6 @@ def exact(problem: Problem, *, claims: bool = True) -> Proposal:
     to follow the one before anyway, a mixed-integer program that no schedule in that order goes below (`mip`), with HiGHS. Every bound
     counts any number of runs, and any order unless it is pinned.
 
-    Args:
-        claims: False withholds bounds and what they prove: only the plan is proposed.
     Raises:
         InfeasibleBudget: nothing fits. `proven` where that is certain, `minimum` then being the least peak there is.
         TimeLimit: the deadline passed before anything that fits was found.
@@ -50,34 +48,38 @@ def exact(problem: Problem, *, claims: bool = True) -> Proposal:
         if search.schedule is None:
             raise
         search.cut_short = True
-    return search.proposal(claims=claims)
+    return search.proposal()
 
 
-def proves(problem: Problem, schedule: Schedule) -> bool:
-    """True if a plan is proven again to be the cheapest within the budget, or without one of least peak, in the problem's order.
+def proves(problem: Problem, schedule: Schedule, *, bound: float) -> bool:
+    """True if it is proven again that no plan in the problem's order is below a bound: on cost, or without a budget on peak bytes.
 
     No plan is sought, so this takes less than finding it; the same answer for the same arguments where there is no deadline.
 
     Args:
         schedule: legal, within the budget, and in the program's order where the problem pins that.
+        bound: cost, or peak bytes; above those of the schedule it is refuted by it.
     """
-    # From another start the same proof may look at more states.
-    search = _Search(msgspec.structs.replace(problem, effort=8 * problem.effort), others=False)
-    search.keep(schedule)
-    peak_bytes, cost = search.peak_bytes, search.cost
-    search.run()
-    return search.done and (search.peak_bytes, search.cost)[problem.budget is not None] == (peak_bytes, cost)[problem.budget is not None]
+    for effort in (problem.effort, 8 * problem.effort):  # from another start the same proof may look at more states
+        search = _Search(msgspec.structs.replace(problem, effort=effort), claim=bound)
+        search.keep(schedule)
+        search.run()
+        if search.best < bound:
+            return False
+        if search.proven >= bound:
+            return True
+    return False
 
 
 class _Search:
     """One problem: the best plan so far, and the best bound.
 
     Args:
-        others: ask "cuts" and "retention" for plans.
+        claim: only prove that no plan is below this, cost or peak bytes; None: find the best plan.
     """
 
-    def __init__(self, problem: Problem, *, others: bool = True) -> None:
-        self.problem, self.others = problem, others
+    def __init__(self, problem: Problem, *, claim: float | None = None) -> None:
+        self.problem, self.claim = problem, claim
         self.trials = Trials(problem, "exact")
         self.evaluator = self.trials.evaluator
         self.pinned = problem.order == "pinned" or _one_order(problem.graph)
@@ -104,9 +106,17 @@ class _Search:
         """True if no plan can be better, or there is none."""
         if self.nothing_fits:
             return True
-        if self.schedule is None:
-            return False
-        return self.peak_bytes <= self.peak_bound if self.problem.budget is None else self.cost <= max(self.one_run, self.cost_bound)
+        return self.schedule is not None and self.proven >= (self.best if self.claim is None else min(self.best, self.claim))
+
+    @property
+    def best(self) -> float:
+        """Cost of the best plan, or its peak where that is asked for."""
+        return self.peak_bytes if self.problem.budget is None else self.cost
+
+    @property
+    def proven(self) -> float:
+        """What no plan is below."""
+        return self.peak_bound if self.problem.budget is None else max(self.one_run, self.cost_bound)
 
     # ---- a budget
 
@@ -126,7 +136,7 @@ class _Search:
     def every_schedule(self, budget: int, states: int) -> None:
         """Those that are cheaper than the best plan, in order."""
         self.enter(cheapest_schedule(
-            self.problem.graph, self.problem.memory, budget, pinned=self.pinned, known_cost=self.cost, at_least=self.cost_bound,
+            self.problem.graph, self.problem.memory, budget, pinned=self.pinned, known_cost=self.sought, at_least=self.cost_bound,
             most_states=states, stop=self.stop,
         ))  # fmt: skip
 
@@ -134,7 +144,12 @@ class _Search:
         """What a search of all schedules found."""
         if answer.schedule is not None:
             self.keep(answer.schedule)
-        self.bound(self.cost if answer.proven and self.schedule is not None else answer.bound)
+        self.bound(min(self.cost, self.sought) if answer.proven and self.schedule is not None else answer.bound)
+
+    @property
+    def sought(self) -> float:
+        """Only plans of less cost matter."""
+        return self.cost if self.claim is None else min(self.cost, self.claim)
 
     def bound(self, cost: float) -> None:
         """No plan costs less than this; infinite: none fits."""
@@ -143,7 +158,7 @@ class _Search:
 
     def ask_others(self) -> None:
         """The plans of "cuts", and of "retention" that starts from them."""
-        for strategy in (cuts, retention) if self.others else ():
+        for strategy in (cuts, retention) if self.claim is None else ():
             if self.done or self.stop():
                 return
             try:
@@ -215,7 +230,7 @@ class _Search:
         if self.schedule is None or new < old:
             self.schedule, self.peak_bytes, self.cost = schedule, peak_bytes, cost
 
-    def proposal(self, *, claims: bool) -> Proposal:
+    def proposal(self) -> Proposal:
         """The best plan and what is proven of it.
 
         Raises:
@@ -226,9 +241,7 @@ class _Search:
         if self.schedule is None:
             if self.cut_short and not self.nothing_fits:
                 raise TimeLimit("'exact' found no plan within the budget before the time limit; raise the limit or the budget")
-            raise self.infeasible(claims=claims)
-        if not claims:
-            return Proposal(self.schedule, cut_short=self.cut_short)
+            raise self.infeasible()
         if problem.budget is None:
             optimal = f"peak, order {problem.order}" if self.done else None
             return Proposal(self.schedule, peak_lower_bound=self.peak_bound, optimal=optimal, cut_short=self.cut_short)
@@ -236,7 +249,7 @@ class _Search:
         optimal = f"cost at this budget, order {problem.order}" if self.done else None
         return Proposal(self.schedule, cost_lower_bound=bound, optimal=optimal, cut_short=self.cut_short)
 
-    def infeasible(self, *, claims: bool) -> InfeasibleBudget:
+    def infeasible(self) -> InfeasibleBudget:
         """The error for a budget that nothing fits; where that is proven, with the least peak there is."""
         problem, reserve = self.problem, self.problem.memory.reserve
         least = _Search(msgspec.structs.replace(problem, budget=None))
@@ -244,7 +257,7 @@ class _Search:
         minimum = least.peak_bytes + reserve
         budget = (problem.budget or 0) + reserve
         floor = peak_lower_bound(problem.graph, problem.memory)
-        bound = least.peak_bound + reserve if claims else floor.nbytes + reserve
+        bound = least.peak_bound + reserve
         why = "every schedule was looked at" if budget < bound else f"no plan at all goes below {format_bytes(bound)} ({bound} bytes)"
         alone = bound == floor.nbytes + reserve
         return InfeasibleBudget(

@@ -7,11 +7,12 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.analysis.encode import Arrays, Flags, Floats, Ints
-from planner.kernels import retention as kernel
+from planner.kernels.retention.layout import BEST, BEST_LENGTH, COSTS, RANDOM, build
+from planner.kernels.retention.runs import load, save
 
 
 class Model(NamedTuple):
-    """A graph for the kernels: see `kernels.retention.build`."""
+    """A graph for the kernels: see `kernels.retention.layout.build`."""
 
     out_ptr: Ints
     nbytes: Ints
@@ -139,27 +140,27 @@ class State:
     """
 
     def __init__(self, model: Model, *, most_runs: int, seed: int) -> None:
-        self.f: Floats = np.zeros(kernel.COSTS + len(model.cost))
+        self.f: Floats = np.zeros(COSTS + len(model.cost))
         nothing: Ints = np.empty(0, dtype=np.int64)
-        words = kernel.build(*model, most_runs, nothing, self.f)
+        words = build(*model, most_runs, nothing, self.f)
         self.s: Ints = np.zeros(words, dtype=np.int64)
-        kernel.build(*model, most_runs, self.s, self.f)
-        self.s[kernel.RANDOM] = int(np.random.default_rng(seed % 2**64).integers(1, 2**63))
+        build(*model, most_runs, self.s, self.f)
+        self.s[RANDOM] = int(np.random.default_rng(seed % 2**64).integers(1, 2**63))
         self.most_runs = most_runs
 
     def load(self, sequence: Ints, budget: int) -> None:
         """Start from a legal sequence, the best so far."""
-        kernel.load(self.s, self.f, sequence, budget)
-        kernel.save(self.s, self.f)
+        load(self.s, self.f, sequence, budget)
+        save(self.s, self.f)
 
     @property
     def best(self) -> Ints:
         """Op rows of the best sequence."""
-        start = int(self.s[kernel.BEST])
-        best: Ints = self.s[start : start + int(self.s[kernel.BEST_LENGTH])].copy()
+        start = int(self.s[BEST])
+        best: Ints = self.s[start : start + int(self.s[BEST_LENGTH])].copy()
         return best
 
     def now(self) -> Ints:
         """Op rows of the state."""
-        kernel.save(self.s, self.f)
+        save(self.s, self.f)
         return self.best

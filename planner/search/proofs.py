@@ -47,6 +47,6 @@ def lower_bounds(graph: Graph, memory: MemoryModel, budget: int | None, *, plan_
         peak_bytes = peak_bytes if answer is None else int(answer.bound)
     elif plan_cost > cost and keep_all_bytes > budget:
         answer = enumerated(Problem(graph, budget, memory))
-        cost = certified_cost(graph, memory, budget, effort=effort).cost if answer is None else answer.bound
+        cost = certified_cost(graph, memory, budget, effort=effort, plan_cost=plan_cost).cost if answer is None else answer.bound
     # Sums in another order, or rounded at other steps, may differ in the last bits.
     return LowerBounds(peak_bytes, plan_cost if plan_cost < cost <= plan_cost * (1 + 1e-12) else cost)

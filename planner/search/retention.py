@@ -1,7 +1,7 @@
 """Search over what is dropped, when it is made again, and the order of everything, on any graph.
 
 Starts are made greedily; then random moves, annealed, change one schedule for as long as the effort lasts. Every move is evaluated as it
-is made (`kernels.retention`), a few microseconds each.
+is made (`kernels.retention.annealing`), a few microseconds each.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import msgspec
 from planner.analysis.bounds import peak_lower_bound
 from planner.analysis.encode import Ints
 from planner.errors import InfeasibleBudget, TimeLimit
-from planner.kernels import retention as kernel
+from planner.kernels.retention.annealing import anneal
+from planner.kernels.retention.layout import BEST_COST, BEST_EXCESS, COST, EXCESS, RANDOM
 from planner.problem import Problem, Proposal, Strategy
 from planner.search.cuts import cuts
 from planner.search.enumeration import enumeration
 from planner.search.eviction import evictions, orders
 from planner.search.lifetimes import State, model_of
+from planner.search.passes import passes
 from planner.search.recursive import recursive
 from planner.search.trials import Candidate, Trials
 
@@ -108,14 +110,15 @@ class _Search:
     # ---- starts
 
     def start(self, starts: Sequence[Strategy]) -> None:
-        """Orders of little memory, greedy plans, and those of other strategies."""
+        """Orders of little memory, greedy plans, those of other strategies; passes over parts of the program where none of these fits."""
         target = self.bound if self.problem.budget is None else self.problem.budget
         if self.problem.order == "free":
             for sequence in orders(self.state, self.model, self.keep_all):
                 self.judge(sequence)
                 if self.done or self.trials.stop():
                     return
-        for evicted in evictions(self.state, self.model, self.origin, target - self.residents):
+        order = self.origin
+        for evicted in evictions(self.state, self.model, order, target - self.residents):
             if evicted is not None:
                 self.judge(evicted)
             if self.done or self.trials.stop():
@@ -129,6 +132,12 @@ class _Search:
                 continue
             self.judge(self.trials.evaluator.sequence(proposal.schedule))
             self.trials.cut_short = self.trials.cut_short or proposal.cut_short  # Ctrl-C ends this search too
+        if self.trials.best is None and target >= self.bound:
+            for runs in passes(self.state, self.model, order, target - self.residents):
+                if runs is not None:
+                    self.judge(runs)
+                if self.done or self.trials.stop():
+                    return
 
     def slices(self, total: int, *, per_slice: int) -> Iterator[int]:
         """Parts of an amount of work; the deadline and Ctrl-C are looked at between two of them."""
@@ -174,7 +183,7 @@ class _Search:
         """One cooling of `moves`, of which the first `part` are done."""
         state = self.roomy_state()
         state.load(self.origin, self.goal(cycle) - self.residents)
-        overhead = max(float(state.f[kernel.COST]) - self.one_run, 0.01 * self.one_run)
+        overhead = max(float(state.f[COST]) - self.one_run, 0.01 * self.one_run)
         hot = max(_HOT * overhead, _FLOOR * self.one_run / self.ops)
         cooling = _COOLING ** (-1 / moves)
         penalty = self.one_run / max(1, self.keep_all_peak - self.residents) / 3
@@ -182,10 +191,10 @@ class _Search:
         judged: tuple[int, float] | None = None
         for step in self.slices(part, per_slice=min(self.per_slice, 1 + moves // _SLICES)):
             start = hot * cooling**done
-            kernel.anneal(state.s, state.f, step, start, start * cooling**step, penalty * self.severity, 3)
-            self.severity = min(_SEVEREST, self.severity * 1.5) if state.s[kernel.EXCESS] else max(1.0, self.severity * 0.8)
+            anneal(state.s, state.f, step, start, start * cooling**step, penalty * self.severity, 3)
+            self.severity = min(_SEVEREST, self.severity * 1.5) if state.s[EXCESS] else max(1.0, self.severity * 0.8)
             done += step
-            best = (int(state.s[kernel.BEST_EXCESS]), float(state.f[kernel.BEST_COST]))
+            best = (int(state.s[BEST_EXCESS]), float(state.f[BEST_COST]))
             if best != judged:
                 self.confirm(cycle)
                 judged = best
@@ -198,16 +207,16 @@ class _Search:
     def roomy_state(self) -> State:
         """The state, made larger where the sequence to start from leaves little room."""
         if len(self.origin) * 5 // 4 > self.state.most_runs:
-            random = self.state.s[kernel.RANDOM]
+            random = self.state.s[RANDOM]
             self.state = State(self.model, most_runs=2 * len(self.origin), seed=0)
-            self.state.s[kernel.RANDOM] = random
+            self.state.s[RANDOM] = random
         return self.state
 
     def confirm(self, cycle: int) -> None:
         """Judge the best of the kernels exactly; where the model was too low, ask for less."""
         state = self.state
         candidate = self.judge(state.best)
-        if candidate is None or state.s[kernel.BEST_EXCESS]:
+        if candidate is None or state.s[BEST_EXCESS]:
             return
         if self.problem.budget is not None:
             if candidate.peak_bytes > self.problem.budget:

@@ -1,0 +1,223 @@
+"""What several instants prove together: the first runs of ops, each of which depends on the one before.
+
+An op made again between two of them, and again after the second, is paid for twice. What is live at an instant is split on, holder by
+holder, until the parts between instants fit together. `papers/decisions/0006-cut-certificate.md` has the argument.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from planner.analysis.encode import Flags
+from planner.analysis.instants import Cut, Instant, Storages
+from planner.analysis.prices import best_price
+from planner.kernels.flow import ancestors, descendants
+
+Holders = frozenset[int]
+NONE: Final[Holders] = frozenset()
+
+
+class Facts(NamedTuple):
+    """What is taken for granted at one instant.
+
+    Args:
+        live, absent: holders some value of which is live there and was made before, and holders no value of which is.
+    """
+
+    live: Holders = NONE
+    absent: Holders = NONE
+
+
+class Choice(NamedTuple):
+    """The least cost from one instant to another, and who would have it.
+
+    Args:
+        bound: in units; no plan with these facts pays less in between for runs that are not first ones.
+        live: holders live at the first instant, besides those that are for granted or its op reads.
+        other: the same where a little more is paid per byte saved, or less; between the two the bound is a mixture.
+        made [n]: ops that run in between.
+        exact: True if the choice costs no more than the bound.
+        forced [n]: ops of before that run in between in any case, as something absent is asked for; None: none.
+        paid: what those cost, in units; counted in the bound.
+    """
+
+    bound: Fraction
+    live: Holders
+    other: Holders
+    made: Flags
+    exact: bool
+    forced: Flags | None
+    paid: int
+
+
+class Series:
+    """Instants of one program.
+
+    Args:
+        storages: of the graph.
+        rows: ops, each a descendant of the one before.
+        budget: peak bytes.
+    """
+
+    def __init__(self, storages: Storages, rows: Sequence[int], budget: int) -> None:
+        arrays, n, k = storages.arrays, len(storages.arrays.cost), len(rows)
+        self.storages, self.rows = storages, tuple(rows)
+        self.before, self.after = np.zeros((2, k + 1, n), dtype=np.bool_)
+        self.before[k] = ~arrays.resident
+        self.read: Flags = np.zeros((k + 1, len(storages.holder)), dtype=np.bool_)
+        for i, row in enumerate(rows):
+            ancestors(arrays, row, self.before[i])
+            descendants(arrays, row, self.after[i])
+        self.room = [budget - int(storages.working_bytes[row]) for row in rows]
+        self._reader = np.repeat(np.arange(n), np.diff(arrays.read_ptr))
+        self._reads = storages.holder[arrays.read_value]
+        for i, row in enumerate(rows):
+            self.read[i] = self.read_by(np.arange(n) == row)
+        ends = storages.holder[np.flatnonzero(arrays.is_output)]
+        self.read[k, ends[ends >= 0]] = True  # what has to be live at the end is as if read there
+        self.solved = 0
+        self._known: dict[tuple[object, ...], Choice | None] = {}
+        self._price: dict[tuple[int, int], float] = {}
+
+    def read_by(self, ops: Flags) -> Flags:
+        """The holders that some ops read."""
+        found = np.zeros(len(self.storages.holder), dtype=np.bool_)
+        holders = self._reads[ops[self._reader]]
+        found[holders[holders >= 0]] = True
+        return found
+
+    def choice(self, i: int, j: int, facts: Sequence[Facts]) -> Choice | None:
+        """From the first run of `rows[i]` to that of `rows[j]`, or to the end; None where nothing fits.
+
+        Args:
+            facts: of all instants. Of those in between: what is forced there is forced, what is live there has to be at hand.
+        """
+        later = facts[j].live if j < len(self.rows) else NONE
+        key = (i, j, *facts[i:j], later)
+        if key not in self._known:
+            self._known[key] = self._solve(i, j, facts, later)
+        return self._known[key]
+
+    def _solve(self, i: int, j: int, facts: Sequence[Facts], later: Holders) -> Choice | None:
+        self.solved += 1
+        shared, arrays = self.storages, self.storages.arrays
+        before, after = self.before[i], self.after[i] & self.before[j]
+        at_hand = self.read[i].copy()
+        at_hand[list(facts[i].live)] = True
+        room = self.room[i] - int(shared.holder_bytes[at_hand & ~self.read[i]].sum())
+        absent = np.zeros(len(at_hand), dtype=np.bool_)
+        absent[list(facts[i].absent)] = True
+        needed = self.read_by(after) | self.read[j]
+        needed[list(later)] = True
+        paid = 0
+        if j > i + 1:
+            for between in range(i, j):
+                part = self.choice(between, between + 1, facts)
+                if part is None:
+                    return None
+                needed[list(facts[between].live)] = True
+                if part.forced is not None:
+                    before, after = before & ~part.forced, after | part.forced
+                    needed |= self.read_by(part.forced)
+                    paid += part.paid
+        needed &= ~at_hand & ~after[arrays.producer]
+        forced: Flags | None = None
+        while (asked := needed & absent).any():
+            again = np.zeros(len(before), dtype=np.bool_)
+            again[arrays.producer[asked]] = True
+            if (again & before & ~arrays.recomputable).any():
+                return None
+            paid += int(shared.step_cost[again & before].sum())
+            forced = again if forced is None else forced | again
+            before, after = before & ~again, after | again
+            needed = (needed | self.read_by(again)) & ~at_hand & ~after[arrays.producer]
+        if room < 0:
+            return None
+        instant = Instant(shared, before=before, after=after, at_hand=at_hand, needed=needed, absent=absent)
+        best = best_price(instant, room, self._price.get((i, j), 0.0))
+        if best.bound is None:
+            return None
+        self._price[i, j] = best.price
+
+        def chosen(cut: Cut | None) -> tuple[Holders, Flags]:
+            again = after if cut is None else after | cut.again
+            live = (needed | self.read_by(again & ~after)) & ~at_hand & ~again[arrays.producer]
+            return frozenset(np.flatnonzero(live).tolist()), again
+
+        live, made = chosen(best.few if best.many is None else best.many)
+        exact = best.few is None if best.many is None else best.many.again_cost <= best.bound
+        return Choice(best.bound + paid, live, chosen(best.few)[0], made, exact, forced, paid)
+
+    def least(self, *, floor: Fraction, limit: Fraction | None, most: int) -> tuple[Fraction | None, tuple[Facts, ...]]:
+        """The least cost of any plan, or a bound on it, and the facts of the leaf that has it; None where no plan fits.
+
+        What was solved before is known: the call goes on from where one with less to spend ended.
+
+        Args:
+            floor: known to be a bound.
+            limit: a bound that is enough, if any is.
+            most: choices solved, all calls together.
+        """
+        facts = (Facts(),) * len(self.rows)
+        found = self._bound(facts)
+        if found is None:
+            return None, facts
+        leaves = [(max(floor, found[0]), 0, facts, found[1])]
+        made = 0
+        while leaves:
+            bound, _, facts, split = leaves[0]
+            if split is None or (limit is not None and bound >= limit) or self.solved >= most:
+                return bound, facts
+            heapq.heappop(leaves)
+            i, holder = split
+            for one in (
+                facts[i]._replace(live=facts[i].live | {holder}),
+                facts[i]._replace(absent=facts[i].absent | {holder}),
+            ):
+                made += 1
+                child = (*facts[:i], one, *facts[i + 1 :])
+                found = self._bound(child)
+                if found is not None:
+                    heapq.heappush(leaves, (max(bound, found[0]), made, child, found[1]))
+        return None, facts
+
+    def _bound(self, facts: tuple[Facts, ...]) -> tuple[Fraction, tuple[int, int] | None] | None:
+        """The largest sum over parts that follow each other, and what to split on: an instant and a holder."""
+        k = len(self.rows)
+        best = [Fraction(0)] * (k + 1)
+        parts: list[Choice] = []
+        for i in reversed(range(k)):
+            for j in range(i + 1, k + 1):
+                part = self.choice(i, j, facts)
+                if part is None:
+                    return None
+                best[i] = max(best[i], part.bound + best[j])
+                if j == i + 1:
+                    parts.insert(0, part)
+        return best[0], self._split(facts, parts)
+
+    def _split(self, facts: tuple[Facts, ...], parts: list[Choice]) -> tuple[int, int] | None:
+        """The largest holder that one part takes from an instant and the part before leaves none of, else one that a part halves.
+
+        None: the parts fit together, at the cost that is the sum of their bounds.
+        """
+        made_by, nbytes = self.storages.arrays.producer, self.storages.holder_bytes
+        asked = [
+            (i, holder)
+            for i in range(1, len(parts))
+            for holder in parts[i].live - parts[i - 1].live - facts[i - 1].live - facts[i].absent
+            if not (self.read[i - 1, holder] or parts[i - 1].made[made_by[holder]])
+        ]
+        if not asked:
+            asked = [
+                (i, holder)
+                for i, part in enumerate(parts)
+                if not part.exact
+                for holder in (part.live ^ part.other) - facts[i].live - facts[i].absent
+            ]
+        return max(asked, key=lambda pair: (nbytes[pair[1]], -pair[0], pair[1]), default=None)
