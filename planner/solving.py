@@ -158,7 +158,7 @@ class Work:
                 proposal = msgspec.structs.replace(proposal, cost_lower_bound=None, peak_lower_bound=None, optimal=None)
             solution = self.judged(proposal)
             yield solution
-            if solution.arena_bytes <= allowed:
+            if solution.arena_bytes <= allowed or proposal.cut_short:
                 return
             target = min(target - (solution.arena_bytes - allowed), solution.trace.peak_bytes - 1)
 
@@ -172,14 +172,18 @@ class Work:
                 late = True
                 break
             try:
-                found.append(self._solve(name, strategy, msgspec.structs.replace(problem, effort=effort), budget_bytes))
+                solution = self._solve(name, strategy, msgspec.structs.replace(problem, effort=effort), budget_bytes)
             except InfeasibleBudget as failure:
                 failures.append(failure)
-            except TimeLimit:
+                continue
+            except (TimeLimit, KeyboardInterrupt):
                 if not found:
                     raise
                 late = True
-            if found and self._is_best(found[-1], budget_bytes, effort=problem.effort):
+                break
+            found.append(solution)
+            late = solution.proposal.cut_short  # by the deadline, or by Ctrl-C, which must not begin the next search
+            if late or self._is_best(solution, budget_bytes, effort=problem.effort):
                 break
         if not found:
             raise min(failures, key=lambda failure: failure.minimum or 2**63)
@@ -213,6 +217,8 @@ class Work:
                 if problem.out_of_time:
                     budget = format_bytes(budget_bytes)
                     raise TimeLimit(f"no plan whose arena fits {budget} was found in time; raise the limit or the budget")
+                if solution.proposal.cut_short:
+                    raise KeyboardInterrupt  # the strategy took it, and what it had by then does not fit
         least = min(self.base, self.judged(self.propose(strategy, problem)), key=lambda s: (s.arena_bytes, s.trace.cost))
         self._tell(name, least, fits=budget_bytes is None or least.arena_bytes <= allowed)
         if budget_bytes is None or least.arena_bytes <= allowed:

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import networkx as nx
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from naive import canonical_steps, keep_all
 
 import planner
 from planner import (
+    Allocation,
     Graph,
     GraphError,
     InfeasibleBudget,
@@ -43,6 +45,7 @@ from planner import (
 )
 from planner.schedule import Compute, Free, Schedule
 from planner.search import register_strategy, strategy_names
+from planner.search.chen import chen_budget, chen_sqrt
 
 #: A chain of 16 layers of 10 bytes takes 18 values at once; its backward steps 4.
 CHAIN_BYTES, STEP_BYTES = 180, 40
@@ -581,3 +584,52 @@ def test_unknown_names_in_the_package_are_attribute_errors() -> None:
     assert {"optimize", "simulate", "allocate", "load", "zoo"} <= set(dir(planner))
     assert issubclass(UnknownAllocator, PlannerError)
     assert issubclass(VerificationError, PlannerError)
+
+
+# ------------------------------------------------------------------------------------------------ Ctrl-C between searches
+
+
+def test_ctrl_c_in_one_search_begins_no_other() -> None:
+    asked: list[float] = []
+
+    def interrupted(problem: Problem) -> Proposal:
+        asked.append(problem.effort)
+        return msgspec.structs.replace(chen_budget(problem), cut_short=True)
+
+    plan = optimize(chain(), 100, strategy=interrupted, effort=100)
+    assert asked == [1.0]
+    assert plan.report.cut_short
+    asked.clear()
+    assert optimize(chain(), None, strategy=interrupted, effort=100).report.cut_short
+    assert asked == [1.0]
+
+
+def test_ctrl_c_in_a_later_search_keeps_what_the_earlier_ones_found() -> None:
+    def impatient(problem: Problem) -> Proposal:
+        if problem.effort > 1:
+            raise KeyboardInterrupt
+        return chen_sqrt(problem)
+
+    plan = optimize(chain(), 100, strategy=impatient, effort=7)
+    assert plan.report.gap > 0  # else it would not be searched again
+    assert plan.report.cut_short
+    assert plan.report.plan.arena_bytes <= 100
+    with pytest.raises(KeyboardInterrupt):
+        optimize(chain(), 100, strategy=lambda problem: impatient(msgspec.structs.replace(problem, effort=2)))
+
+
+def test_ctrl_c_while_the_arena_still_misses_the_budget_is_no_plan() -> None:
+    def roomy(graph: Graph, schedule: Schedule, *, memory: MemoryModel) -> Allocation:
+        found = allocate(graph, schedule, memory=memory)
+        buffers = tuple(msgspec.structs.replace(buffer, offset=buffer.offset + 50) for buffer in found.buffers)
+        return msgspec.structs.replace(found, buffers=buffers, arena_bytes=found.arena_bytes + 50, bound_bytes=0)
+
+    asked: list[int | None] = []
+
+    def interrupted(problem: Problem) -> Proposal:
+        asked.append(problem.budget)
+        return msgspec.structs.replace(chen_budget(problem), cut_short=True)
+
+    with pytest.raises(KeyboardInterrupt):
+        optimize(chain(), 100, strategy=interrupted, allocator=roomy)
+    assert asked == [100]

@@ -283,6 +283,7 @@ def test_verify_refuses_a_plan_that_says_it_was_asked_something_else(saved: Path
 
 
 ECHOES = {("seed",), ("effort",), ("report", "cut_short")}  # nothing in a plan follows from them
+BOUNDS = {("report", "cost_lower_bound"), ("report", "peak_lower_bound")}
 
 
 def leaves(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -322,7 +323,9 @@ def test_whatever_is_changed_in_a_plan_file_is_noticed(saved: Path) -> None:
             except (PlanFileError, ScheduleError, VerificationError):
                 continue
             unnoticed.append((path, other))
-    assert unnoticed == []
+    report = json.loads(content)["report"]
+    weaker = [(path, report[path[1]] - 1) for path in paths if path in BOUNDS]  # what is proven, less one, holds too
+    assert unnoticed == weaker
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -59,13 +60,32 @@ def certified_cost(
     >>> certified_cost(graph, MemoryModel(), 10), certified_cost(graph, MemoryModel(), 9)
     (CostBound(cost=5.0, op=None), CostBound(cost=6.0, op='c'))
     """
-    storages = storages_of(graph, memory)
-    search = _Search(storages, budget, effort)
+    effort = min(effort, _MOST_EFFORT)
+    search = _searched(graph, memory, budget, effort)
+    if plan_cost is not None and math.inf > plan_cost * (1 - _CLOSE) > _total(search.storages, search.best):
+        return _extended(graph, memory, budget, effort, plan_cost)
+    return _stated(graph, search.storages, search.best, search.best_row)
+
+
+@lru_cache(maxsize=4)
+def _searched(graph: Graph, memory: MemoryModel, budget: int, effort: float) -> _Search:
+    """What single instants prove; the last few are kept, since a search and its report ask for the same."""
+    search = _Search(storages_of(graph, memory), budget, effort)
     search.run()
-    if plan_cost is not None and math.inf > plan_cost * (1 - _CLOSE) > _total(storages, search.best):
-        search.extend(plan_cost)
-    op = None if search.best_row < 0 else graph.ops[search.best_row].name
-    return CostBound(_total(storages, search.best), op) if search.best > 0 else CostBound(_total(storages, Fraction(0)), None)
+    search.found.clear()  # large, and of no more use
+    return search
+
+
+@lru_cache(maxsize=4)
+def _extended(graph: Graph, memory: MemoryModel, budget: int, effort: float, plan_cost: float) -> CostBound:
+    """What several prove together."""
+    search = _searched(graph, memory, budget, effort)
+    best, row = search.extended(plan_cost)
+    return _stated(graph, search.storages, best, row)
+
+
+def _stated(graph: Graph, storages: Storages, best: Fraction | float, row: int) -> CostBound:
+    return CostBound(_total(storages, best), graph.ops[row].name) if best > 0 else CostBound(_total(storages, Fraction(0)), None)
 
 
 class _Search:
@@ -73,7 +93,6 @@ class _Search:
 
     def __init__(self, storages: Storages, budget: int, effort: float) -> None:
         self.storages, self.budget = storages, budget
-        effort = min(effort, _MOST_EFFORT)
         self.most = max(1, round(_INSTANTS * effort))
         self.cuts = round(min(_CUTS, _CUT_ROWS / max(1, len(storages.step_cost))) * effort)
         self.best: Fraction | float = Fraction(0)
@@ -133,16 +152,16 @@ class _Search:
             bound, _ = series.least(floor=self.found[row].bound or Fraction(0), limit=None, most=self.cuts // len(rows))
             self.enter(row, self.found[row]._replace(bound=bound))
 
-    def extend(self, plan_cost: float) -> None:
-        """Add instants to the best one."""
-        if self.best_row < 0 or self.best == math.inf or self.cuts < _FEWEST:
-            return
+    def extended(self, plan_cost: float) -> tuple[Fraction | float, int]:
+        """The bound and its row after instants are added to the best one; the search stays as it is."""
+        if self.best_row < 0 or not isinstance(self.best, Fraction) or self.cuts < _FEWEST:
+            return self.best, self.best_row
         more = Fraction(plan_cost) - Fraction(_total(self.storages, Fraction(0)))
         limit = more / Fraction(self.storages.unit) - len(self.storages.step_cost)  # each cost is up to a unit too low
-        assert isinstance(self.best, Fraction)
-        series = self.series.get(self.best_row) or Series(self.storages, (self.best_row,), self.budget)
+        known = self.series.get(self.best_row)
+        series = Series(self.storages, (self.best_row,), self.budget) if known is None else known.copy()
         bound, row = proven_in_series(series, self.budget, floor=self.best, limit=limit, most=self.cuts)
-        self.best, self.best_row = (math.inf if bound is None else bound), row
+        return (math.inf if bound is None else bound), row
 
 
 def _profile(storages: Storages) -> Ints:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from copy import copy
 from fractions import Fraction
 from typing import Final, NamedTuple
 
@@ -83,6 +84,12 @@ class Series:
         self.solved = 0
         self._known: dict[tuple[object, ...], Choice | None] = {}
         self._price: dict[tuple[int, int], float] = {}
+
+    def copy(self) -> Series:
+        """Another that knows what this one has solved."""
+        other = copy(self)
+        other._known, other._price = dict(self._known), dict(self._price)
+        return other
 
     def read_by(self, ops: Flags) -> Flags:
         """The holders that some ops read."""

@@ -28,7 +28,8 @@ def kernel(function: Function) -> Function:
     Raises:
         KernelCacheError: no folder for compiled kernels can be written.
     """
-    compiled: Any = njit(nogil=True, no_cfunc_wrapper=True)(function)  # nobody calls a kernel from C
+    options: dict[str, Any] = {"nogil": True, "no_cfunc_wrapper": True}  # nobody calls a kernel from C; numba's types know no such option
+    compiled: Any = njit(**options)(function)
     try:
         compiled._cache = _cache_of(function)  # what `cache=True` does, with a stamp of our own
     except RuntimeError as error:

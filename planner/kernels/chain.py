@@ -244,8 +244,8 @@ def _store(start: Any, pool_h: Any, pool_c: Any, used: Any, h: Any, c: Any, coun
 @kernel
 def _cut_again(
     table: Any, costs: Any, kind: Any, fronts: Any, pool_h: Any, pool_c: Any, s: int, t: int, outlives: int, out: int,
-    limit: int, points: int, least: bool, h: Any, c: Any, choice: Any,
-) -> int:  # fmt: skip
+    limit: int, points: int, least: Any, h: Any, c: Any, choice: Any,
+) -> Any:  # fmt: skip
     """The front of a stretch of several stages: do its last, keep everything of its first, or go on to a cut and keep that."""
     zero = np.array([0, 1])
     none, count = np.int64(0), np.int64(0)
@@ -294,8 +294,8 @@ def _cut_again(
 @kernel
 def _cut_first(
     table: Any, kind: Any, fronts: Any, pool_h: Any, pool_c: Any, s: int, outlives: int,
-    limit: int, points: int, least: bool, h: Any, c: Any, choice: Any,
-) -> int:  # fmt: skip
+    limit: int, points: int, least: Any, h: Any, c: Any, choice: Any,
+) -> Any:  # fmt: skip
     """The same of stages s to the last, whose forward part runs for the first time and costs nothing extra."""
     stages = table.shape[0]
     base = fronts.shape[0] - stages

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from planner.kernels import kernel
 
 #: A capacity that is never reached: sums of flows stay below it, and twice it is still an int64.
@@ -142,6 +144,7 @@ def network(g: Any, holder: Any, after: Any, at_hand: Any, needed: Any, first: A
     """
     n = after.shape[0]
     m = holder.shape[0]
+    none = np.int64(-1)  # a literal would have `_arc` compiled once more
     first[:] = 0
     for count in (True, False):  # first count, then fill
         for op in range(n):
@@ -155,7 +158,7 @@ def network(g: Any, holder: Any, after: Any, at_hand: Any, needed: Any, first: A
                     first[op + 1] += 1
                     first[n + h + 1] += 1
                 else:
-                    _arc(op, n + h, -1, first, to, mate, weight)
+                    _arc(op, n + h, none, first, to, mate, weight)
         for h in range(m):
             if holder[h] != h or at_hand[h] or needed[h] or after[g.producer[h]]:
                 continue

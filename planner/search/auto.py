@@ -74,7 +74,7 @@ def _annealed(problem: Problem) -> Proposal:
     once, cost = (sum(evaluator.encoded.arrays.cost[rows]) for rows in (evaluator.keep_all, evaluator.sequence(found.schedule)))
     if found.cut_short or cost - once <= CLOSED * once:
         return found
-    bound = certified_cost(problem.graph, problem.memory, problem.budget).cost
+    bound = certified_cost(problem.graph, problem.memory, problem.budget, plan_cost=cost).cost
     if cost - bound <= CLOSED * once:
         return found
     effort = problem.effort * min(1.0, (cost - bound) / (WIDE * once))
