@@ -151,6 +151,8 @@ def _dims(items: tuple[str, ...]) -> dict[str, int]:
         digits = value.isascii() and value.isdecimal() and len(value) <= MOST_DIGITS
         if not equals or not name or not digits or int(value) < 1:
             raise click.UsageError(f"--dim {_shown(item)!r}: write NAME=VALUE with VALUE an int >= 1, as --dim height=224")
+        if name in dims:
+            raise click.UsageError(f"--dim {_shown(name)} is given twice; give it once")
         dims[name] = int(value)
     return dims
 

@@ -22,7 +22,8 @@ for _power, _letter in enumerate("KMGTP", start=1):
     _FACTORS[_letter] = _FACTORS[f"{_letter}B"] = 1000**_power
     _FACTORS[f"{_letter}IB"] = 1024**_power
 
-_FORMS = 'write "7GB" (7e9), "7GiB" (7*2**30), bytes as an int >= 1, or a fraction as 0.4 or "40%"'
+_SIZES = 'write "7GB" (7e9), "7GiB" (7*2**30), or bytes as an int >= 1'
+_BUDGETS = f'{_SIZES}; or a fraction as 0.4 or "40%"'
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)")
 _PERCENT = re.compile(r"[0-9]+(\.[0-9]+)?\s*%")
 _FRACTION = re.compile(r"[0-9]*\.[0-9]+|[0-9]+(\.[0-9]+)?[eE]-[0-9]{1,3}")  # the second as Python shows floats below 0.0001
@@ -47,20 +48,20 @@ def parse_bytes(text: int | str, *, what: str = "size") -> int:
     if not isinstance(text, str):
         value = Fraction(_whole(text, what))
     elif len(text) > _LONGEST:
-        raise UnitError(f"{what} of {len(text)} characters is not understood: {_FORMS}")
+        raise UnitError(f"{what} of {len(text)} characters is not understood: {_forms(what)}")
     else:
         match = _SIZE.fullmatch(text.strip())
         unit = match[2] if match else ""
         bits = unit.endswith("b") and unit != unit.lower()
         if match is None or unit.upper() not in _FACTORS or bits:
             why = "is negative" if _NEGATIVE.fullmatch(text.strip()) else f"is not understood{' (b reads as bits)' if bits else ''}"
-            raise UnitError(f"{what} {text!r} {why}: {_FORMS}")
+            raise UnitError(f"{what} {text!r} {why}: {_forms(what)}")
         value = Fraction(match[1]) * _FACTORS[unit.upper()]
     shown = str(text) if isinstance(text, str) or abs(value) < 10**_LONGEST else f"of more than {_LONGEST} digits"
     if value < 0:
-        raise UnitError(f"{what} {shown} is negative: {_FORMS}")
+        raise UnitError(f"{what} {shown} is negative: {_forms(what)}")
     if value > MAX_BYTES:
-        raise UnitError(f"{what} {shown} is above 2**62 bytes: {_FORMS}")
+        raise UnitError(f"{what} {shown} is above 2**62 bytes: {_forms(what)}")
     return math.floor(value)
 
 
@@ -70,7 +71,11 @@ def _whole(number: Any, what: str) -> int:
             return index(number)
     except TypeError:
         pass
-    raise UnitError(f"{what} {' '.join(repr(number).split())} is not a size: {_FORMS}")
+    raise UnitError(f"{what} {' '.join(repr(number).split())} is not a size: {_forms(what)}")
+
+
+def _forms(what: str) -> str:
+    return _BUDGETS if what == "budget" else _SIZES
 
 
 def parse_budget(budget: Budget, keep_all_peak_bytes: int) -> int:
@@ -89,7 +94,7 @@ def parse_budget(budget: Budget, keep_all_peak_bytes: int) -> int:
     fraction: Fraction | None = None
     if isinstance(budget, Real) and not isinstance(budget, Integral):  # numpy's floats too; the text of one is its shortest decimal
         if not math.isfinite(budget):
-            raise UnitError(f"budget {budget!r} is not a size: {_FORMS}")
+            raise UnitError(f"budget {budget!r} is not a size: {_BUDGETS}")
         fraction = Fraction(str(budget))
     elif isinstance(budget, str) and len(budget) <= _LONGEST:
         text = budget.strip()
@@ -102,11 +107,11 @@ def parse_budget(budget: Budget, keep_all_peak_bytes: int) -> int:
     if fraction is not None:
         if not 0 < fraction <= 1:
             why = "is negative" if fraction < 0 else "is not a fraction in (0, 1]"
-            raise UnitError(f"budget {budget!r} {why}: {_FORMS}")
+            raise UnitError(f"budget {budget!r} {why}: {_BUDGETS}")
         return max(1, math.floor(fraction * keep_all_peak_bytes))
     nbytes = parse_bytes(budget, what="budget")  # type: ignore[arg-type]
     if nbytes < 1:
-        raise UnitError(f"budget {budget!r} leaves no memory at all: {_FORMS}")
+        raise UnitError(f"budget {budget!r} leaves no memory at all: {_BUDGETS}")
     return nbytes
 
 

@@ -111,6 +111,7 @@ def test_a_callable_of_the_user_is_planned_and_its_failure_named(run, tmp_path: 
         (["optimize", "resnet:1001"], 2, "--batch"),
         (["optimize", "resnet:50", "--batch", "0"], 2, "--batch"),
         (["optimize", "resnet:50", "--batch", "1", "--dim", "image"], 2, "image"),
+        (["optimize", "resnet:50", "--batch", "1", "--dim", "image=64", "--dim", "image=32"], 2, "--dim image is given twice"),
         (["optimize", "nothing.onnx"], 3, "nothing.onnx"),
         (["optimize", "no.such.module:graph"], 3, "no.such.module:graph"),
         (["simulate", "nothing.json"], 3, "nothing.json"),
@@ -216,7 +217,7 @@ def test_an_interrupt_that_a_compiler_swallows_and_fails_of_is_an_interrupt() ->
         main()
     """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr) == (130, "error: interrupted before any plan was found\n")
+    assert (ended.returncode, ended.stderr) == (130, "error: interrupted before there was a result\n")
 
 
 def test_an_output_without_a_name_is_refused_before_the_work(run, monkeypatch: pytest.MonkeyPatch) -> None:

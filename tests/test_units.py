@@ -200,3 +200,10 @@ def test_any_text_gives_bytes_or_a_unit_error(text: str) -> None:
     except UnitError:
         return
     assert 1 <= nbytes <= MAX_BYTES
+
+
+def test_only_a_budget_is_told_of_fractions() -> None:
+    for what, told in (("budget", True), ("capacity", False), ("device memory", False)):
+        with pytest.raises(UnitError, match=what) as caught:
+            parse_bytes("-1", what=what)
+        assert ("fraction" in str(caught.value)) == told
