@@ -6,6 +6,8 @@ import cases
 import pytest
 
 import planner
+from bench import remat
+from bench.generators import layered
 from planner import InfeasibleBudget, optimize, zoo
 
 #: Case -> budget in live bytes -> least cost, by the exhaustive oracle of `cases.md`.
@@ -73,3 +75,9 @@ def test_c10_is_met_within_a_tenth(thousand: planner.Graph, budget: int) -> None
     assert plan.verify().peak_bytes <= budget
     least, most = C10[budget]
     assert least <= plan.report.plan.cost <= 1.1 * most
+
+
+def test_a_large_graph_without_a_backward_pass_is_planned_no_dearer_than_by_cuts() -> None:
+    graph = planner.lower(remat.converted(layered(2600, width=30, seed=1)))
+    costs = {name: optimize(graph, 0.95, strategy=name, allocator=None).report.plan.cost for name in ("auto", "cuts")}
+    assert costs["auto"] <= costs["cuts"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import cases
 import networkx as nx
@@ -10,9 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from naive import keep_all, least_cost, least_peak, naive_peak
+from programs import op
 from strategies import memory_models, simple_digraphs
+from test_laws import layered_digraphs
 
-from planner import Graph, InfeasibleBudget, MemoryModel, Op, Tensor, lower, simulate
+from planner import Graph, GraphError, InfeasibleBudget, MemoryModel, Op, Tensor, lower, simulate
 from planner.problem import Problem
 from planner.search.enumeration import MOST_OPS, enumerated, enumeration
 
@@ -84,6 +88,66 @@ def test_two_outputs_made_again_beside_one_that_is_kept() -> None:
     ])  # fmt: skip
     assert bound(Problem(graph, 11)) == 4.0  # a + b + pair:1 = 11
     assert bound(Problem(graph, 10)) == math.inf  # c alone needs b + pair:1 + c = 11
+
+
+def chains(count: int, length: int, sizes: Sequence[int]) -> Graph:
+    """Chains beside each other, the last value of each an output."""
+    size = iter(sizes)
+    places = [(c, k) for c in range(count) for k in range(length)]
+    return Graph([op(f"{c}.{k}", *([f"{c}.{k - 1}"] if k else []), nbytes=next(size), output=k == length - 1) for c, k in places])
+
+
+@pytest.mark.parametrize("sizes", [(5, 7, 3, 8, 2, 4, 6, 9, 1), (8, 7, 3, 8, 7, 3, 8, 7, 3), (4, 9, 5, 3, 9, 4, 2, 8, 6)])
+def test_three_chains_beside_each_other_are_solved(sizes: tuple[int, ...]) -> None:
+    graph = chains(3, 3, sizes)
+    least, high = least_peak(graph), naive_peak(graph, keep_all(graph))
+    assert bound(Problem(graph, None)) == least
+    for budget in sorted({least - 1, least, (least + high) // 2, high}):
+        cost = least_cost(graph, budget)
+        assert bound(Problem(graph, budget)) == (math.inf if cost is None else cost)
+
+
+@st.composite
+def sparse_graphs(draw: Any) -> Graph:
+    """Seven to nine ops of one or two outputs that read little or nothing, in pieces or not; some cost nothing or run at most once."""
+    sizes = draw(st.sampled_from([(1,), (1, 2), (3, 5, 8), (4, 1, 8, 3, 16, 0)]))
+    kinds = draw(st.sampled_from([("plain",), ("plain", "plain", "two"), ("plain", "view", "inplace", "update", "two")]))
+    ops = [op("x", nbytes=4, kind="input")]
+    alive, bytes_of = ["x"], {"x": 4}
+    for k in range(draw(st.integers(7, 9))):
+        reads = draw(st.lists(st.sampled_from(alive), max_size=2, unique=True))
+        kind = draw(st.sampled_from(kinds)) if reads else "plain"
+        nbytes = bytes_of[reads[0]] if kind in ("view", "inplace", "update") else draw(st.sampled_from(sizes))
+        rules = {"view": {"view": ((0, 0, 0),)}, "inplace": {"inplace": ((0, 0, False),)}, "update": {"updates": ((0, 0),)}}
+        made = op(
+            f"v{k}", *reads, nbytes=(nbytes, draw(st.sampled_from(sizes))) if kind == "two" else nbytes,
+            output=draw(st.integers(0, 3)) == 0, cost=draw(st.sampled_from([1.0, 2.0, 0.0])),
+            recomputable=draw(st.integers(0, 7)) > 0, **rules.get(kind, {}),
+        )  # fmt: skip
+        try:
+            Graph([*ops, made])
+        except GraphError:  # a second update of one version, or of what is an output
+            made = op(f"v{k}", nbytes=nbytes)
+        ops.append(made)
+        overwritten = {reads[0]} if made.updates else set()
+        alive = [name for name in alive if name not in overwritten] + [tensor.name for tensor in made.outputs]
+        bytes_of |= {tensor.name: tensor.nbytes for tensor in made.outputs}
+    return Graph(ops)
+
+
+SMALL = st.one_of(sparse_graphs(), layered_digraphs(least=2, most=4).map(lower), simple_digraphs(most_ops=MOST_OPS).map(lower))
+
+
+@given(graph=SMALL, percent=st.sampled_from([None, -1, 0, 10, 30, 60, 90]), pinned=st.booleans())
+def test_every_graph_of_nine_ops_is_solved(graph: Graph, percent: int | None, pinned: bool) -> None:
+    """Whatever it looks like: `enumerated` says None where it gave up."""
+    order = "pinned" if pinned else "free"
+    least = bound(Problem(graph, None, order=order))
+    high = naive_peak(graph, keep_all(graph))
+    assert least <= high
+    if percent is not None:
+        budget = int(least) - 1 if percent < 0 else int(least) + (high - int(least)) * percent // 100
+        assert (bound(Problem(graph, budget, order=order)) == math.inf) == (percent < 0)
 
 
 def test_ten_ops_are_too_many() -> None:

@@ -11,12 +11,12 @@ from exhaustive import cheapest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from naive import history, keep_all, least_cost, least_peak, naive_cost, naive_peak
-from programs import op
+from programs import op, steps
 from strategies import digraphs, memory_models, simple_digraphs
 from test_certificate import LEAST_COSTS
 from test_laws import PERCENT, budget_of, layered_digraphs
 
-from planner import Graph, MemoryModel, Op, lower, simulate
+from planner import Graph, MemoryModel, Op, Tensor, lower, simulate
 from planner.analysis.certificate import certified_cost
 from planner.search.machine import compile_program
 from planner.search.shortest import Answer, cheapest_schedule, least_peak_schedule
@@ -159,8 +159,6 @@ def test_plans_that_differ_by_less_than_rounding_are_told_apart() -> None:
 
 def test_a_view_that_pins_the_old_storage_and_a_kept_sibling_are_weighed() -> None:
     """Where canonical frees are not the best: a is made anew beside its view, or kept while b is made again, as a copy for that step."""
-    from planner import Tensor
-
     two = Op("two", (Tensor("two:0", 4), Tensor("two:1", 8)))
     view = Op("view", (Tensor("view", 4),), reads=("two:0",), view=((0, 0, 0),))
     wide = Op("wide", (Tensor("wide", 8),), reads=("view",))
@@ -170,3 +168,21 @@ def test_a_view_that_pins_the_old_storage_and_a_kept_sibling_are_weighed() -> No
     for budget in range(12, 30):
         answer = cheapest_schedule(graph, MemoryModel(), budget)
         check(answer, graph, MemoryModel(), budget, cheapest(graph, budget, memory=MemoryModel()))
+
+
+def test_an_output_freed_so_that_it_can_be_made_in_place_saves_its_bytes_twice() -> None:
+    """`two:1` is live when `two` runs again: without it there is room for a copy less, and `two` may put it on the storage of `a`."""
+    graph = Graph([
+        op("a", nbytes=33),
+        op("b", "a", nbytes=33, recomputable=False),
+        op("v", "a", "b", nbytes=33, view=((0, 0, 0),), workspace=12),
+        op("c", "b", "v", nbytes=71, output=True, workspace=12),
+        Op("two", (Tensor("two:0", 71, True), Tensor("two:1", 33, True), Tensor("two:2", 12)), ("v",), inplace=((0, 1, False),)),
+        op("d", "b", "two:2", "two:1", nbytes=100, output=True, recomputable=False),
+    ])  # fmt: skip
+    shown = steps("a b v two -a -v d -two:2 a v -two:1 -two:0 c -b two -a -v -two:2")
+    peak_bytes = simulate(graph, shown).peak_bytes
+    assert peak_bytes < simulate(graph, keep_all(graph)).peak_bytes
+    answer = least_peak_schedule(graph, BYTES, most_bytes=kept_peak(graph))
+    assert answer.proven
+    assert answer.bound <= peak_bytes

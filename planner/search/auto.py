@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from planner.analysis.certificate import certified_cost
+from planner.analysis.encode import BACKWARD
 from planner.analysis.liveness import evaluator_of
 from planner.errors import InfeasibleBudget, TimeLimit
 from planner.problem import Problem, Proposal, Strategy
@@ -36,7 +37,8 @@ def auto(problem: Problem) -> Proposal:
 
     Where single values cut most of the forward pass, the dynamic program over chains is asked too. Graphs of more than `ANNEALED_OPS`
     ops take the plan of "cuts"; where it finds none, the cheapest of Chen's planners, the original's and the recursive one; and where
-    these find none, "retention". Without a budget all are asked, and the plan of least peak is taken.
+    these find none, "retention"; this and they at once where no op is of the backward pass: cuts are made where the program turns to it.
+    Without a budget all are asked, and the plan of least peak is taken.
 
     Raises:
         InfeasibleBudget: none fits; carries the least peak any of them reached.
@@ -45,14 +47,20 @@ def auto(problem: Problem) -> Proposal:
     optimum = enumeration(problem)
     if optimum is not None:
         return optimum
-    ops = len(evaluator_of(problem.graph, problem.memory).keep_all)
+    evaluator = evaluator_of(problem.graph, problem.memory)
+    ops = len(evaluator.keep_all)
     if ops <= ANNEALED_OPS:
         return _annealed(problem)
     # Each plan tried costs as many steps as the graph has ops: fewer are tried, so that time grows no faster than the graph.
     less = msgspec.structs.replace(problem, effort=problem.effort * ANNEALED_OPS / ops)
     if problem.budget is None:
         return _best(less, ((cuts, *_SEGMENTS),))
-    return _best(less, ((cuts,), _SEGMENTS, (lambda _: retention(problem, starts=()),)))
+
+    def annealed(_: Problem) -> Proposal:
+        return retention(problem, starts=())
+
+    turns = bool((evaluator.encoded.arrays.phase == BACKWARD).any())
+    return _best(less, ((cuts,), _SEGMENTS, (annealed,)) if turns else ((*_SEGMENTS, annealed),))
 
 
 def _annealed(problem: Problem) -> Proposal:

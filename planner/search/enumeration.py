@@ -10,6 +10,8 @@ from planner.problem import Problem, Proposal
 from planner.search.shortest import Answer, cheapest_schedule, least_peak_schedule
 
 MOST_OPS: Final = 9
+#: Looked at before it gives up. Nets and sparse graphs end long before; what comes near has two outputs or more on nearly every op.
+MOST_STATES: Final = 400_000
 
 
 def enumerated(problem: Problem) -> Answer | None:
@@ -26,9 +28,9 @@ def enumerated(problem: Problem) -> Answer | None:
     if problem.budget is None:
         once = evaluator.evaluate(evaluator.keep_all)
         assert once is not None
-        answer = least_peak_schedule(problem.graph, problem.memory, most_bytes=once[0], pinned=pinned)
+        answer = least_peak_schedule(problem.graph, problem.memory, most_bytes=once[0], pinned=pinned, most_states=MOST_STATES)
     else:
-        answer = cheapest_schedule(problem.graph, problem.memory, problem.budget, pinned=pinned)
+        answer = cheapest_schedule(problem.graph, problem.memory, problem.budget, pinned=pinned, most_states=MOST_STATES)
     return answer if answer.proven else None
 
 

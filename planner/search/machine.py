@@ -56,6 +56,9 @@ class Row(NamedTuple):
     workspace: int
 
 
+Storages = tuple[int, ...]  # masks of the names on each, sorted
+
+
 class Program(NamedTuple):
     """A graph for the machines.
 
@@ -65,6 +68,8 @@ class Program(NamedTuple):
             that is resident.
         group: for a value on a resident, the mask of all values on it; else 0.
         kept_mask: values that are never freed; output_mask: live at the end; resident_mask: live at the start.
+        early_mask: values with others on their storage that an update may take, or that an op with in-place pairs reads beside them: made
+            anew on a storage of its own, such a value is out of the others' way.
         resident_bytes: at every step. grain_bytes: divides every other size.
         pinned: first runs in program order.
         plain: no two names share a storage that can go.
@@ -80,6 +85,7 @@ class Program(NamedTuple):
     kept_mask: int
     output_mask: int
     resident_mask: int
+    early_mask: int
     resident_bytes: int
     grain_bytes: int
     pinned: bool
@@ -111,11 +117,28 @@ def compile_program(graph: Graph, memory: MemoryModel, *, pinned: bool) -> Progr
         kept_mask=sum(1 << v for name, v in value.items() if graph.carries_resident(name)),
         output_mask=sum(1 << value[name] for name in graph.outputs),
         resident_mask=sum(1 << v for name, v in value.items() if graph.producer[name].resident),
+        early_mask=_early(graph, value),
         resident_bytes=resident_bytes(graph, memory),
         grain_bytes=math.gcd(*nbytes, *(op.workspace for op in ops)) or 1,
         pinned=pinned,
         plain=not shared,
     )
+
+
+def _early(graph: Graph, value: dict[str, int]) -> int:
+    """See `Program`: of all names that may come to lie on one storage, by views, updates or identity pairs."""
+    group = {name: {name} for name in value}
+    for op in graph.ops:
+        for i, o in (*((i, o) for i, o, _ in op.view), *op.updates, *((i, o) for i, o, identity in op.inplace if identity)):
+            both = group[op.reads[i]] | group[op.outputs[o].name]
+            group.update(dict.fromkeys(both, both))
+    found = 0
+    for op in graph.ops:
+        names = {name for i, _ in op.updates for name in group[op.reads[i]]}
+        if op.inplace:
+            names |= {name for read in op.reads for name in group[read] if len(group[read].intersection(op.reads)) > 1}
+        found |= _mask(value[name] for name in names if not graph.on_resident(name))
+    return found
 
 
 def _row(op: Op, graph: Graph, value: dict[str, int], number: dict[str, int]) -> Row:
@@ -147,11 +170,17 @@ def _row(op: Op, graph: Graph, value: dict[str, int], number: dict[str, int]) ->
 
 
 class _Machine:
-    """What both machines share."""
+    """What both machines share.
 
-    def __init__(self, program: Program, budget: int) -> None:
+    Args:
+        budget: most bytes at a step.
+        costless: mask of ops that may run again for nothing.
+    """
+
+    def __init__(self, program: Program, budget: int, costless: int) -> None:
         self.program = program
         self.room = budget - program.resident_bytes
+        self.costless = costless
         self.everything = (1 << len(program.rows)) - 1
         self._useful: dict[int, int] = {}
         self._wanted: dict[int, int] = {}
@@ -170,6 +199,16 @@ class _Machine:
             elif row.after & ~ran or (program.pinned and k != following):
                 continue
             yield k
+
+    def harmless(self, ran: int, k: int) -> bool:
+        """True if a first run of this op, where it fits, is never too early: what it makes may go at once and come again for nothing.
+
+        So it need not be weighed against anything else. Updates are: they take the older version away.
+        """
+        row = self.program.rows[k]
+        if ran >> k & 1 or row.updated:
+            return False
+        return bool(self.costless >> k & 1 and not row.once) or not row.out_mask & self.useful(ran | 1 << k)
 
     def useful(self, ran: int) -> int:
         """Values that may be read yet, or must be live at the end, once these ops have run; and those that are never freed."""
@@ -237,10 +276,11 @@ class Plain(_Machine):
     first, so that sets of them are weighed by what they cost, and dear ones are never listed.
     """
 
-    def __init__(self, program: Program, budget: int) -> None:
-        super().__init__(program, budget)
-        self._expanded: dict[int, list[tuple[int, int]]] = {}
+    def __init__(self, program: Program, budget: int, costless: int = 0) -> None:
+        super().__init__(program, budget, costless)
+        self._expanded: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
         self._order = sorted((v for v, nbytes in enumerate(program.nbytes) if nbytes), key=lambda v: (-program.nbytes[v], v))
+        self._passed = [_mask(self._order[:place]) for place in range(len(self._order) + 1)]  # not to be freed from that place on
 
     def start(self) -> tuple[int, int, int]:
         """Nothing ran; residents are live."""
@@ -253,9 +293,8 @@ class Plain(_Machine):
     def dominated(self, state: tuple[int, int, int], extra: int) -> bool:
         """True if one with the same ops, no less live and no higher cost came before; else it is one to compare with."""
         ran, live, room = state
-        if room:
-            return False
-        before = self._expanded.setdefault(ran, [])
+        passed = self._passed[(room - 1) % len(self._passed)] if room else 0
+        before = self._expanded.setdefault((ran, room, live & passed), [])
         if any(not live & ~other and paid <= extra for other, paid in before):
             return True
         before.append((live, extra))
@@ -271,14 +310,25 @@ class Plain(_Machine):
         if room:
             yield from self._runs(ran, live, *divmod(room - 1, len(self._order) + 1))
             return
-        for k in self.runnable(ran, live):
+        runnable = list(self.runnable(ran, live))
+        for k in runnable:
+            if self.harmless(ran, k) and self._lack(live, k) <= 0:
+                after = (live | self.program.rows[k].out_mask) & self.useful(ran | 1 << k)
+                yield (ran | 1 << k, after, 0), Move(k, 0, (live | self.program.rows[k].out_mask) & ~after)
+                return
+        for k in runnable:
             yield from self._runs(ran, live, k, 0)
+
+    def _lack(self, live: int, k: int) -> int:
+        """Bytes that an op needs beside what is live, nothing in place, less those there are."""
+        row = self.program.rows[k]
+        return self.bytes_of(live) + self.bytes_of(row.fresh_mask) + row.workspace - self.room
 
     def _runs(self, ran: int, live: int, k: int, place: int) -> Iterator[tuple[tuple[int, int, int], Move]]:
         program = self.program
         row = program.rows[k]
         useful = self.useful(ran | 1 << k)
-        needed = self.bytes_of(live) + self.bytes_of(row.fresh_mask) + row.workspace - self.room
+        needed = self._lack(live, k)
         excess = 0
         for dying, saved in self._in_place(row, live):
             excess = max(excess, needed - saved)
@@ -319,46 +369,99 @@ class Plain(_Machine):
 
 
 class Aliased(_Machine):
-    """States (ops that ran, the names on each storage, names that must stay until something runs).
+    """States (ops that ran, the names on each storage, names that must stay until something runs, what is being made room for).
 
-    Frees are moves of their own. What an op's in-place pairs do depends on what is freed right after it, so that much is chosen with it:
-    which storages lose all their names, and which outputs of identity pairs go at once. One that stays on its input's storage by such a
-    pair is not freed before the next step; one that is freed had its own.
+    As on a plain machine, names are freed where a step would not fit with them: whole storages, or outputs that are to be made anew. Where
+    a second storage for a value can be worth more than the bytes it takes (`Program.early_mask`), its names are freed at any time too.
+    What an op's in-place pairs do depends on what is freed right after it, so that much is chosen with it: which storages lose all their
+    names, and which outputs of identity pairs go at once. One that stays on its input's storage by such a pair is not freed before the
+    next step; one that is freed had its own.
     """
 
-    def start(self) -> tuple[int, tuple[int, ...], int]:
-        """Nothing ran; each resident is a storage."""
-        return 0, tuple(1 << v for v in _rows(self.program.resident_mask)), 0
+    def __init__(self, program: Program, budget: int, costless: int = 0) -> None:
+        super().__init__(program, budget, costless)
+        self._expanded: dict[tuple[int, int, int], list[tuple[Storages, int, int, int]]] = {}
+        self._order = sorted(range(len(program.nbytes)), key=lambda v: (-program.nbytes[v], v))
+        self._place = {v: place for place, v in enumerate(self._order)}
+        self._passed = [_mask(self._order[:place]) for place in range(len(self._order) + 1)]  # not to be freed from that place on
 
-    def done(self, state: tuple[int, tuple[int, ...], int]) -> bool:
+    def start(self) -> tuple[int, Storages, int, int]:
+        """Nothing ran; each resident is a storage."""
+        return 0, tuple(1 << v for v in _rows(self.program.resident_mask)), 0, 0
+
+    def done(self, state: tuple[int, Storages, int, int]) -> bool:
         """Everything ran and the outputs are live."""
         return state[0] == self.everything and not self.program.output_mask & ~_union(state[1])
 
-    def dominated(self, state: tuple[int, tuple[int, ...], int], extra: int) -> bool:
-        """Nothing is known to be."""
+    def dominated(self, state: tuple[int, Storages, int, int], extra: int) -> bool:
+        """True if one that came before, with the same ops and no higher cost, becomes this one by frees alone."""
+        ran, storages, locked, room = state
+        live = _union(storages)
+        fixed = self.program.early_mask | self.program.kept_mask | (room and self._passed[(room - 1) % len(self._passed)])
+        before = self._expanded.setdefault((ran, room, live & fixed), [])
+        for others, alive, stays, paid in before:
+            if paid <= extra and not live & ~alive and not stays & ~locked and _within(others, live) == storages:
+                return True
+        before.append((storages, live, locked, extra))
         return False
 
-    def live(self, state: tuple[int, tuple[int, ...], int]) -> int:
+    def live(self, state: tuple[int, Storages, int, int]) -> int:
         """Mask of live values."""
         return _union(state[1])
 
-    def moves(self, state: tuple[int, tuple[int, ...], int]) -> Iterator[tuple[tuple[int, tuple[int, ...], int], Move]]:
-        """Each name that can be freed, and each op that can run, with each choice of what its in-place pairs do."""
-        ran, storages, locked = state
+    def moves(self, state: tuple[int, Storages, int, int]) -> Iterator[tuple[tuple[int, Storages, int, int], Move]]:
+        """Each op that can run, with each choice of what its in-place pairs do; where one does not fit, what is freed for it."""
+        ran, storages, locked, room = state
         live = _union(storages)
-        for v in _rows(live & ~self.program.kept_mask & ~locked):
-            yield (ran, _without(storages, 1 << v), locked), Move(-1, 1 << v, 0)
-        used = sum(self._storage_bytes(names) for names in storages)
-        for k in self.runnable(ran, live):
-            yield from self._runs(k, state, used, live)
+        if room:
+            yield from self._runs(*divmod(room - 1, len(self.program.maker) + 1), state, live)
+            return
+        runnable = list(self.runnable(ran, live))
+        for k in runnable:
+            if self.harmless(ran, k):
+                found = list(self._variants(k, state, live))
+                if len(found) == 1 and found[0][0] <= 0:  # nothing to choose
+                    yield found[0][1:]
+                    return
+        for v in _rows(live & self.program.early_mask & ~self.program.kept_mask & ~locked):
+            yield (ran, _without(storages, 1 << v), locked, 0), Move(-1, 1 << v, 0)
+        for k in runnable:
+            yield from self._runs(k, 0, state, live)
 
     def _storage_bytes(self, names: int) -> int:
         return self.program.nbytes[(names & -names).bit_length() - 1]
 
     def _runs(
-        self, k: int, state: tuple[int, tuple[int, ...], int], used: int, live: int
-    ) -> Iterator[tuple[tuple[int, tuple[int, ...], int], Move]]:
-        ran, before, _ = state
+        self, k: int, place: int, state: tuple[int, Storages, int, int], live: int
+    ) -> Iterator[tuple[tuple[int, Storages, int, int], Move]]:
+        lacks = []
+        for lack, after, move in self._variants(k, state, live):
+            lacks.append(lack)
+            if lack <= 0:
+                yield after, move
+        if max(lacks) <= 0:
+            return
+        program, (ran, storages, locked, _) = self.program, state
+        outs = program.rows[k].out_mask
+        spare = live & ~program.rows[k].read_mask & ~program.kept_mask & ~program.early_mask & ~locked
+        units = {names for names in storages if not names & ~spare} | {1 << v for v in _rows(spare & outs)}
+        places = sorted((min(self._place[v] for v in _rows(names)), names) for names in units)
+        # An output that is not kept may then be made in place: that saves its bytes once more.
+        saved = {names: self._storage_bytes(names) * (1 + (names & outs).bit_count()) for names in units}
+        places = [(at, names) for at, names in places if at >= place and saved[names]]
+        rest = sum(saved[names] for _, names in places)
+        for at, names in places:
+            if rest < min(lacks):
+                return
+            rest -= saved[names]
+            yield (ran, _without(storages, names), locked, 1 + k * (len(program.maker) + 1) + at + 1), Move(-1, names, 0)
+
+    def _variants(
+        self, k: int, state: tuple[int, Storages, int, int], live: int
+    ) -> Iterator[tuple[int, tuple[int, Storages, int, int], Move]]:
+        """What a run makes of a state, for each choice of what its in-place pairs do; and the bytes that it lacks."""
+        ran, before, _, _ = state
+        used = sum(self._storage_bytes(names) for names in before)
         row = self.program.rows[k]
         under = [next(s for s, names in enumerate(before) if names >> v & 1) for v in row.reads]
         kept = live & row.out_mask
@@ -388,12 +491,10 @@ class Aliased(_Machine):
                     continue
                 fresh = row.fresh_mask & ~kept & ~placed
                 needed = used + self.bytes_of(fresh) + self.bytes_of(kept & row.fresh_mask) + row.workspace
-                if needed > self.room:
-                    continue
                 left = tuple(names & (useful | stays) & ~(at_once & ~stays) for names in (*joined, *(1 << v for v in _rows(fresh))))
                 after = tuple(sorted(names for names in left if names))
                 made = _union(storages) | placed | fresh  # what updates overwrote is gone by itself
-                yield (ran | 1 << k, after, stays), Move(k, 0, made & ~_union(after))
+                yield needed - self.room, (ran | 1 << k, after, stays, 0), Move(k, 0, made & ~_union(after))
 
     def _lawful(self, row: Row, under: list[int], kept: int, updated: set[int]) -> list[tuple[int, int, bool]]:
         """In-place pairs that only frees can forbid now."""
@@ -412,8 +513,12 @@ def _subsets(mask: int) -> Iterator[int]:
     return map(sum, chain.from_iterable(combinations(ones, k) for k in range(len(ones) + 1)))
 
 
-def _without(storages: tuple[int, ...], one: int) -> tuple[int, ...]:
-    return tuple(sorted(names & ~one for names in storages if names != one))
+def _without(storages: Storages, gone: int) -> Storages:
+    return _within(storages, ~gone)
+
+
+def _within(storages: Storages, live: int) -> Storages:
+    return tuple(sorted(names & live for names in storages if names & live))
 
 
 def _union(masks: Iterable[int]) -> int:

@@ -126,7 +126,8 @@ class _Search:
 
     def __init__(self, program: Program, budget: int, costs: list[int], most_states: int, stop: Callable[[], bool]) -> None:
         self.program, self.costs = program, costs
-        self.machine: Any = (Plain if program.plain else Aliased)(program, budget)
+        costless = sum(1 << k for k, cost in enumerate(costs) if not cost)
+        self.machine: Any = (Plain if program.plain else Aliased)(program, budget, costless)
         self.most_states, self.stop = most_states, stop
         self.enough: float = math.inf
         self.floor = 0
@@ -141,15 +142,19 @@ class _Search:
         machine, costs = self.machine, self.costs
         start = machine.start()
         known: dict[Any, int] = {start: 0}
-        queue: list[tuple[int, int, int, int, Any]] = [(self.floor, 0, 0, 0, start)]
+        queue: list[tuple[int, int, int, int, int, Any]] = [(self.floor, 0, 0, 0, 0, start)]
         pushed = 0
+        # What ran can then run again for nothing: whatever is live, a state that is further on can come to all that others can.
+        costless = self.program.plain and not any(costs) and not any(row.once or row.updated for row in self.program.rows)
+        furthest = 0
         while queue:
-            bound, _, _, extra, state = heapq.heappop(queue)
+            bound, _, _, _, extra, state = heapq.heappop(queue)
             if bound >= self.enough:
                 self.proven = True
                 return int(self.enough)
-            if extra > known[state] or machine.dominated(state, extra):
+            if extra > known[state] or (costless and state[0].bit_count() < furthest) or machine.dominated(state, extra):
                 continue
+            furthest = state[0].bit_count()
             if machine.done(state):
                 self._goal, self.proven = state, True
                 return extra
@@ -157,23 +162,22 @@ class _Search:
                 return bound
             self.states += 1
             for after, move in machine.moves(state):
-                again = move.op >= 0 and state[0] >> move.op & 1
-                then = extra + costs[move.op] if again else extra
+                then = extra + costs[move.op] if move.op >= 0 and state[0] >> move.op & 1 else extra
                 if then < known.get(after, then + 1):
-                    owed = self._cost_of(machine.owed(after[0], machine.live(after)))
-                    if owed is None:
+                    due = machine.owed(after[0], machine.live(after))
+                    if due is None:
                         continue
+                    owed = self._cost_of(due)
                     known[after] = then
                     self._came[after] = state, move
-                    pushed += 1  # of equals, the furthest, and then the newest
-                    heapq.heappush(queue, (max(self.floor, then + owed), -after[0].bit_count(), -pushed, then, after))
+                    pushed += 1  # of equals, the furthest, then the one that lacks least, and then the newest
+                    ahead = -after[0].bit_count(), due.bit_count(), -pushed
+                    heapq.heappush(queue, (max(self.floor, then + owed), *ahead, then, after))
         self.proven = True
         return int(self.enough) if self.enough < math.inf else None
 
-    def _cost_of(self, ops: int | None) -> int | None:
+    def _cost_of(self, ops: int) -> int:
         """Summed cost of a mask of ops."""
-        if ops is None:
-            return None
         if ops not in self._sums:
             self._sums[ops] = sum(self.costs[k] for k in _bits(ops))
         return self._sums[ops]
