@@ -76,7 +76,8 @@ class Advice(msgspec.Struct, frozen=True):
         lines = [f"Does not fit {asked}: the peak is {format_bytes(self.peak_bytes)} ({self.peak_bytes} bytes) in phase {self.phase}."]
         if not self.recompute_helps:
             where = f"phase {self.floor_phase}" + (f", op {self.floor_op!r}" if self.floor_op else "")
-            lines.append(f"  Recomputation cannot help: {where} alone needs {format_bytes(self.floor_bytes)} ({self.floor_bytes} bytes).")
+            needs = f"{where} alone needs {format_bytes(self.floor_bytes)} ({self.floor_bytes} bytes)"
+            lines.append(f"  Recomputing activations cannot help: {needs}.")
         for remedy in self.remedies:
             verdict = ("may fit" if remedy.at_least else "fits") if remedy.fits else "does not fit"
             size = f"{'at least ' if remedy.at_least else ''}{format_bytes(remedy.peak_bytes)} ({remedy.peak_bytes} bytes)"

@@ -11,7 +11,7 @@ from planner.graph import Graph
 from planner.memory import MemoryModel
 from planner.names import STRATEGIES, printable
 from planner.simulator import Trace
-from planner.units import format_bytes
+from planner.units import counted, format_bytes
 
 #: What can be proven of a plan.
 PROOFS: Final = ("cost at this budget, order free", "cost at this budget, order pinned", "peak, order free", "peak, order pinned")
@@ -64,7 +64,7 @@ class Ruling(msgspec.Struct, frozen=True):
             costs = " (costs memory)" if change > 0 else " (frees no memory)" if not change else ""
             idle = self.ops - self.run_again
             spare = f", {idle:,} are not needed again" if idle else ""
-            what = f"{self.run_again:,} ops run again{spare}; by itself {by_itself}{costs}, +{100 * self.overhead:.2f} % cost"
+            what = f"{counted(self.run_again, 'op')} run again{spare}; by itself {by_itself}{costs}, +{100 * self.overhead:.2f} % cost"
         shown = ", ".join(f"{op!r} ({why})" for op, why in self.exceptions)
         more = f" and {self.excepted - len(self.exceptions):,} more" if self.excepted > len(self.exceptions) else ""
         unkept = f"; not kept for {shown}{more}" if self.excepted else ""
@@ -172,7 +172,7 @@ class Report(msgspec.Struct, frozen=True):
             notes.append(self._packing())
         if self.extra_runs:
             times = f"; keep-all takes {keep_all.arena_bytes / plan.arena_bytes:.2f}x the memory" if plan.arena_bytes else ""
-            notes.append(f"{self.recomputed_ops:,} ops run again: +{100 * self.overhead:.2f} % cost{times}")
+            notes.append(f"{counted(self.recomputed_ops, 'op')} run again: +{100 * self.overhead:.2f} % cost{times}")
         else:
             notes.append("Nothing is recomputed")
         notes.extend(map(str, self.rules))

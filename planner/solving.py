@@ -219,7 +219,7 @@ class Work:
                     raise TimeLimit(f"no plan whose arena fits {budget} was found in time; raise the limit or the budget")
                 if solution.proposal.cut_short:
                     raise KeyboardInterrupt  # the strategy took it, and what it had by then does not fit
-        least = min(self.base, self.judged(self.propose(strategy, problem)), key=lambda s: (s.arena_bytes, s.trace.cost))
+        least = self._least(strategy, problem)
         self._tell(name, least, fits=budget_bytes is None or least.arena_bytes <= allowed)
         if budget_bytes is None or least.arena_bytes <= allowed:
             return least
@@ -238,6 +238,25 @@ class Work:
             kept = ", ".join(f"{ruling.kind} {ruling.pattern!r}" for ruling in self.rules.rulings)
             error.args = (f"{why} Within the rules, that is: {kept}.\n{remedy}",)
         raise error
+
+    def _least(self, strategy: Strategy, problem: Problem) -> Solution:
+        """The plan of least arena: that of least peak, unless packing wastes of it what others do not; so they are asked for."""
+
+        def size(solution: Solution) -> tuple[int, float]:
+            return solution.arena_bytes, solution.trace.cost
+
+        least = min(self.base, self.judged(self.propose(strategy, problem)), key=size)
+        if least.arena_bytes - least.trace.peak_bytes <= least.trace.peak_bytes // 1000:
+            return least
+        for _ in range(2):
+            if problem.out_of_time or least.proposal.cut_short:
+                break
+            smaller = min(self.attempts(strategy, problem, least.arena_bytes - 1), key=size, default=least)
+            if size(smaller) >= size(least):
+                break
+            proposal = msgspec.structs.replace(smaller.proposal, cost_lower_bound=None, optimal=None)  # nobody asked for this budget
+            least = Solution(proposal, smaller.allocation, smaller.trace)
+        return least
 
     def nothing_fits(self, allowed: int, *, effort: float) -> bool:
         """True if it is proven that no plan's live bytes fit."""

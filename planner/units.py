@@ -145,3 +145,12 @@ def format_bytes(nbytes: int) -> str:
         if abs(value) < 1023.995 or unit == "PiB":
             break
     return f"{value:.2f} {unit}"
+
+
+def counted(count: int, what: str) -> str:
+    """A number and its noun.
+
+    >>> counted(1, "op"), counted(2594, "op")
+    ('1 op', '2,594 ops')
+    """
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

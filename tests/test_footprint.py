@@ -101,7 +101,7 @@ def test_c6_advice_says_that_recomputation_cannot_help_and_what_would() -> None:
     assert (advice.floor_bytes, advice.floor_phase) == (6_086_532_640, "update")
     best = advice.remedies[0]
     assert (best.action, best.peak_bytes, best.fits) == ("per-tensor update", 5_151_919_584, True)
-    assert "Recomputation cannot help" in str(advice)
+    assert "Recomputing activations cannot help" in str(advice)
 
 
 def test_c6_advice_at_5gb_wants_the_per_tensor_step_and_smaller_activations() -> None:
@@ -175,7 +175,7 @@ def test_c5_the_loss_tail_alone_exceeds_24_gib_and_chunks_of_the_loss_are_what_h
     assert not advice.recompute_helps
     assert advice.remedies[0].fits
     assert advice.remedies[0].action == "Loss in 2 chunks"
-    assert "Recomputation cannot help" in str(advice)
+    assert "Recomputing activations cannot help" in str(advice)
     assert found.tail is not None
     assert found.tail.chunked_bytes(8) == 2 * 19_914_555_392 // 8 + 2 * 134_217_728 == 5_247_074_304
     assert found.advice("6GB").remedies[0].action == "Loss in 8 chunks"
@@ -632,7 +632,7 @@ def test_the_command_exits_4_with_the_least_that_works_on_the_last_line(run: Any
     code, out, err = run("mlp:64-64", "--batch", "4,8", "--fits", 1000)
     assert code == 4
     assert err.splitlines()[-1] == str(estimate(zoo.mlp([64, 64], batch=4)).peak_bytes)
-    assert "Recomputation cannot help" in out
+    assert "Recomputing activations cannot help" in out
 
 
 @pytest.mark.parametrize(

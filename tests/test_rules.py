@@ -253,7 +253,7 @@ NAMED = Graph([
 )
 def test_patterns_are_globs_over_names_types_and_modules(pattern: str, found: list[str] | None) -> None:
     if found is None:
-        with pytest.raises(PlannerError, match=r"save: .* names no op"):
+        with pytest.raises(PlannerError, match="save: .* names no op"):
             matching(NAMED, pattern, option="save")
     else:
         assert list(matching(NAMED, pattern, option="save")) == found
@@ -268,6 +268,19 @@ def test_a_pattern_that_names_nothing_is_told_what_there_is() -> None:
         optimize(NAMED, recompute="op:Softmax")
     with pytest.raises(PlannerError, match="no op of this graph has a module"):
         optimize(CHAIN, save="module:m")
+
+
+def test_a_word_that_is_nearly_a_preset_or_belongs_elsewhere_is_told_so() -> None:
+    graph = lower(zoo.resnet(50, batch=1, image=64))
+    for options, told in (
+        ({"recompute": "ful"}, "'full'"),
+        ({"save": "none"}, "preset of recompute"),
+        ({"save": "imag*"}, "'image' is an input, parameter or state, and always kept"),
+    ):
+        with pytest.raises(PlannerError, match=told):
+            optimize(graph, **options)  # type: ignore[arg-type]
+    assert ": 1 op run again" in str(optimize(graph, recompute="loss").report)
+
 
 
 @pytest.mark.parametrize("given_rules", [3, None, b"f", [1], [""], "", {"f": 1}])

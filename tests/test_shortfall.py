@@ -55,7 +55,7 @@ def test_c6_at_5_5gb_only_the_per_tensor_step_helps(allocator: str | None) -> No
     assert (error.phase, error.minimum) == ("update", 5 * W)
     best = error.remedies[0]
     assert (best.action, best.peak_bytes, best.fits, best.at_least) == ("per-tensor update", 5_151_919_584, True, False)
-    assert "recomputation cannot help, for the optimizer step" in str(error)
+    assert "recomputing activations cannot help, for the optimizer step" in str(error)
     assert "6086532640 bytes: parameters 1.13 GiB, gradients 1.13 GiB, optimizer state 2.27 GiB, workspace 1.13 GiB" in str(error)
     assert "batch" not in str(error)
     assert planner.optimize(step("per-tensor"), best.peak_bytes, allocator=None).report.extra_runs == 0
@@ -335,3 +335,15 @@ def test_a_plan_whose_peak_is_the_optimizer_step_says_so() -> None:
     assert report.peak_phase == "update"
     assert "(optimizer step)" in str(report)
     assert "(optimizer step)" not in str(planner.optimize(zoo.chain(8)).report)
+
+
+def test_what_only_activations_cannot_mend_is_not_said_of_all_recomputation() -> None:
+    """Gradients of parameters made a second time go below what the optimizer step holds, which a strategy of segments never does."""
+    graph = planner.lower(zoo.resnet(50, batch=8, image=64))
+    fits = planner.optimize(graph, "80%")
+    with pytest.raises(InfeasibleBudget) as caught:
+        planner.optimize(graph, "80%", strategy="chen-budget")
+    assert caught.value.phase == "update"
+    assert not caught.value.proven
+    assert "recomputing activations cannot help" in str(caught.value)
+    assert fits.report.plan.arena_bytes <= caught.value.budget

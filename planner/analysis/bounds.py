@@ -117,8 +117,10 @@ def infeasible(
     asked = f"{_exactly(budget)}{scope}"
     if shortfall is not None and shortfall.phase is not None:
         why = _alone(shortfall, memory, needs, same=shortfall.op == bound.op)
-        subject = "no plan" if proven else f"no plan of {found_by!r}"
-        message = f"{subject} fits {asked}: recomputation cannot help, for {why}."
+        if proven:
+            message = f"no plan fits {asked}: recomputation cannot help, for {why}."
+        else:  # making gradients of parameters a second time, or updating early, might
+            message = f"no plan of {found_by!r} fits {asked}: recomputing activations cannot help, for {why}."
     elif budget < floor:
         message = f"no plan fits {asked}: {needs}."
     elif impossible:

@@ -33,8 +33,12 @@ def best_fit(graph: Graph, schedule: Schedule, *, memory: MemoryModel, order: Pl
 
 
 def auto(graph: Graph, schedule: Schedule, *, memory: MemoryModel) -> Allocation:
-    """As `exact`, with a quarter of the search where the portfolio leaves a gap."""
-    return _Buffers(graph, schedule, memory).allocation(pack, "auto", effort=1.0)
+    """As `exact`, with a quarter of the search where the portfolio leaves a gap, and all of it where more than a thousandth is left."""
+    buffers = _Buffers(graph, schedule, memory)
+    found = buffers.allocation(pack, "auto", effort=1.0)
+    if found.arena_bytes - found.bound_bytes <= found.bound_bytes // 1000:
+        return found
+    return buffers.allocation(pack, "auto", effort=4.0)
 
 
 def exact(graph: Graph, schedule: Schedule, *, memory: MemoryModel, effort: float = 4.0, seed: int = 0) -> Allocation:

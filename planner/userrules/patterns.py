@@ -71,7 +71,10 @@ def matching(graph: Graph, pattern: str, *, option: str) -> tuple[str, ...]:
                 found.append(op.name)
                 break
     if not found:
-        raise PlannerError(f"{option}: {pattern!r} names no op{_instead(graph, wanted, of)}")
+        if option == "save" and pattern in PRESETS:
+            raise PlannerError(f"save: {pattern!r} is a preset of recompute; write name:{pattern} for a value of that name")
+        presets = PRESETS if option == "recompute" and names_of is None else ()
+        raise PlannerError(f"{option}: {pattern!r} names no op{_instead(graph, wanted, of, matches, presets)}")
     return tuple(found)
 
 
@@ -97,9 +100,11 @@ def _modules(op: Op) -> Iterator[str]:
 _KINDS: Final[dict[str, Callable[[Op], Iterator[str]]]] = {"name": _names, "op": _types, "module": _modules}
 
 
-def _instead(graph: Graph, wanted: str, of: Callable[[Op], Iterator[str]]) -> str:
+def _instead(
+    graph: Graph, wanted: str, of: Callable[[Op], Iterator[str]], matches: Callable[[str], object], presets: tuple[str, ...]
+) -> str:
     """What there is instead."""
-    residents = [op.name for op in graph.ops if op.resident and wanted in _names(op)]
+    residents = [op.name for op in graph.ops if op.resident and any(name == wanted or matches(name) for name in _names(op))]
     if residents and of is _names:
         return f": {residents[0]!r} is an input, parameter or state, and always kept"
     there = dict.fromkeys(name for op in graph.ops if not op.resident for name in of(op))
@@ -107,5 +112,6 @@ def _instead(graph: Graph, wanted: str, of: Callable[[Op], Iterator[str]]) -> st
         return f"; no op of this graph has {'a type' if of is _types else 'a module'}"
     import difflib
 
-    close = difflib.get_close_matches(wanted, list(there)[:20_000], n=_SHOWN) or list(there)[:_SHOWN]
-    return f"; there are {', '.join(map(repr, close))}{', ...' if len(there) > len(close) else ''}"
+    names = [*presets, *there]
+    close = difflib.get_close_matches(wanted, names[:20_000], n=_SHOWN) or list(there)[:_SHOWN]
+    return f"; there are {', '.join(map(repr, close))}{', ...' if len(names) > len(close) else ''}"

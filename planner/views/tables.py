@@ -17,7 +17,7 @@ from planner.analysis.modules import Breakdown, Row
 from planner.names import printable
 from planner.report import sparkline
 from planner.simulator import Trace
-from planner.units import format_bytes
+from planner.units import counted, format_bytes
 
 _NAMED_READERS: Final = 3
 _NARROWEST: Final = 16  # characters that the names of readers keep in a narrow terminal
@@ -96,7 +96,7 @@ def print_trace(trace: Trace, *, name: str) -> None:
     arena = "" if trace.arena_bytes is None else f" · arena {format_bytes(trace.arena_bytes)} ({trace.arena_bytes} bytes)"
     peak = f"peak {format_bytes(trace.peak_bytes)} ({trace.peak_bytes} bytes)"
     out.print(f"{printable(name)} · legal · {len(trace.timeline_bytes):,} steps · {peak}{arena}")
-    out.print(f"  Cost {trace.cost:g}; {len(trace.recomputed):,} ops run again")
+    out.print(f"  Cost {trace.cost:g}; {counted(len(trace.recomputed), 'op')} run again")
     peak_op = printable(str(trace.peak_op))
     out.print(f"  Peak at step {trace.peak_step + 1}, op {peak_op}: residents {format_bytes(trace.resident_bytes)}")
     out.print(f"  Memory {sparkline(trace.timeline_bytes)}")
