@@ -221,8 +221,11 @@ class Work:
                     raise KeyboardInterrupt  # the strategy took it, and what it had by then does not fit
         least = self._least(strategy, problem)
         self._tell(name, least, fits=budget_bytes is None or least.arena_bytes <= allowed)
-        if budget_bytes is None or least.arena_bytes <= allowed:
+        if budget_bytes is None:
             return least
+        if least.arena_bytes <= allowed:  # what it says of the least peak was not asked
+            proposal = msgspec.structs.replace(least.proposal, cost_lower_bound=None, peak_lower_bound=None, optimal=None)
+            return Solution(proposal, least.allocation, least.trace)
         minimum = least.arena_bytes + self.memory.reserve
         reached = min(*peaks, least.trace.peak_bytes)
         runs = [self._simulated(solution) for solution in (self.keep_all, least)]

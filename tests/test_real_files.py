@@ -21,7 +21,7 @@ def planned(graph: Graph, budget: str) -> Plan:
         least = error.minimum
     assert least is not None
     plan = optimize(graph, least, memory=ACTIVATIONS)
-    assert plan.report.plan.arena_bytes == least
+    assert 0.999 * least <= plan.report.plan.arena_bytes <= least
     return plan
 
 
