@@ -21,6 +21,7 @@ import planner
 from bench.known import BestKnown
 from bench.results import GraphRow, PeerRow, PlanRow, Row, Seconds
 from planner import zoo
+from planner.analysis.certificate import forget
 from planner.analysis.liveness import Evaluator, evaluator_of
 from planner.memory import MemoryModel, Scope
 from planner.packing import find_allocator
@@ -187,6 +188,7 @@ class Held:
         """`optimize`, its phases timed from inside."""
         own = Clock()
         pack = None if allocator is None else own.timed("pack", find_allocator(allocator)[1])
+        forget()
         gc.collect()
         start = time.process_time()
         try:

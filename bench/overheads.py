@@ -17,7 +17,7 @@ from bench.known import BestKnown, verdict
 from bench.measure import Bench, Clock, Held, Size, Subject, fitting, infeasible, least, least_of
 from bench.peers import PEERS, Peer, Program, program_of
 from bench.results import PeerRow, PlanRow, Row, Seconds, most_resident_bytes
-from planner.analysis.certificate import certified_cost
+from planner.analysis.certificate import certified_cost, forget
 from planner.analysis.liveness import evaluator_of
 from planner.memory import MemoryModel
 from planner.problem import Order
@@ -138,7 +138,12 @@ class _One:
 
     def _bounded(self, row: PlanRow) -> PlanRow:
         """The row with the better of the plan's own bound and the certificate's, and the CPU of the latter."""
-        bound, seconds = least_of(self.bench.repeat, "bound", lambda: certified_cost(self.graph, _MEMORY, self.budget_bytes).cost)
+
+        def bounded() -> float:
+            forget()
+            return certified_cost(self.graph, _MEMORY, self.budget_bytes, plan_cost=row.cost).cost
+
+        bound, seconds = least_of(self.bench.repeat, "bound", bounded)
         proven = max(bound, row.cost_lower_bound or 0.0)
         gap = None if row.cost is None else round((row.cost - proven) / self.keep_all.cost, 6)
         return msgspec.structs.replace(row, cost_lower_bound=proven, gap=gap, cpu={**row.cpu, **seconds})

@@ -17,9 +17,8 @@ from test_laws import PERCENT, budget_of, layered_digraphs
 
 from bench import remat
 from planner import Graph, MemoryModel, Op, Tensor, lower, optimize, simulate, zoo
-from planner.analysis import certificate
 from planner.analysis.bounds import peak_lower_bound
-from planner.analysis.certificate import certified_cost
+from planner.analysis.certificate import certified_cost, forget
 from planner.analysis.liveness import evaluator_of
 from planner.simulator import Trace
 
@@ -204,21 +203,17 @@ def test_a_real_step_with_views_updates_and_several_outputs_has_a_certificate_be
 def test_what_was_asked_before_changes_no_bound() -> None:
     """A report and who verifies it later, elsewhere, must come to the same: what is remembered in between may only save time."""
 
-    def forgotten() -> None:
-        for memory in (certificate._searched, certificate._extended):
-            memory.cache_clear()
-
     graph = lower(zoo.chain(24, reads=("in",)))
     asked = [(5, None), (5, 700.0), (5, 120.0), (4, 300.0), (5, 700.0), (6, 90.0), (5, 121.0), (5, None)]
 
     def answer(budget: int, plan_cost: float | None) -> float:
         return certified_cost(graph, MemoryModel(), budget, plan_cost=plan_cost).cost
 
-    forgotten()
+    forget()
     in_turn = [answer(*one) for one in asked]
     alone = []
     for one in asked:
-        forgotten()
+        forget()
         alone.append(answer(*one))
     assert in_turn == alone
     assert len(set(alone)) > 3

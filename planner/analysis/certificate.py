@@ -84,6 +84,12 @@ def _extended(graph: Graph, memory: MemoryModel, budget: int, effort: float, pla
     return _stated(graph, search.storages, best, row)
 
 
+def forget() -> None:
+    """Let nothing be remembered, as in a new process: for who measures."""
+    _searched.cache_clear()
+    _extended.cache_clear()
+
+
 def _stated(graph: Graph, storages: Storages, best: Fraction | float, row: int) -> CostBound:
     return CostBound(_total(storages, best), graph.ops[row].name) if best > 0 else CostBound(_total(storages, Fraction(0)), None)
 
