@@ -32,6 +32,8 @@ from planner.search import find_strategy, strategy_names
 from planner.units import Budget
 
 Size = Literal["quick", "normal", "slow"]
+#: Searches of minutes on deep nets; only in slow runs where no strategy is named.
+SEARCHES: Final = ("retention", "exact")
 Made = TypeVar("Made")
 LEAST: Final = "least peak"
 
@@ -111,6 +113,11 @@ class Bench:
         self.repeat, self.size = repeat, size
         self.known = known or BestKnown()
         self._held: Held | None = None
+
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        """Every registered one; in a run that is not slow, all but `SEARCHES`."""
+        return tuple(name for name in strategy_names() if self.size == "slow" or name not in SEARCHES)
 
     def graph(self, subject: Subject) -> Held:
         """The program of a subject; the last is kept, since cases on one graph stand together."""
@@ -281,7 +288,7 @@ class Plans(OnSubject):
 
     Args:
         budgets: as `optimize` takes them; None is the least peak.
-        strategies: names; None: every registered one.
+        strategies: names; None: see `Bench.strategies`.
         files: (strategy, budget) of the plan that is also saved, loaded and verified.
         peers: what others reach, by budget; see `PeerRow`.
     """
@@ -297,7 +304,7 @@ class Plans(OnSubject):
         held = bench.graph(self.subject)
         yield held.row(self.allocator)
         yield from self.peers
-        for strategy in self.strategies or strategy_names():
+        for strategy in self.strategies or bench.strategies:
             for budget in self.budgets:
                 files = self.files == (strategy, budget)
                 yield plan_row(held, strategy, allocator=self.allocator, budget=budget, repeat=bench.repeat, files=files)

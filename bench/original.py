@@ -12,7 +12,7 @@ import planner
 from bench.measure import Bench, Clock, Held, OnSubject, Size, fitting, keeping_all, least, plan_row
 from bench.results import GraphRow, PeerRow, PlanRow, Row
 from planner.analysis.liveness import Evaluator
-from planner.search import find_strategy, strategy_names
+from planner.search import find_strategy
 from planner.search.memonger import planned_sequence, search_thresholds
 
 
@@ -24,7 +24,7 @@ class AgainstOriginal(OnSubject):
     Its bytes are those of its own allocator, and again those of the same plan packed by ours.
 
     Args:
-        strategies: ours; None: every registered one but the original's.
+        strategies: ours; None: see `Bench.strategies`, but not the original's.
         steps: bisections for the least peak at its cost.
     """
 
@@ -43,7 +43,7 @@ class AgainstOriginal(OnSubject):
         own, packed, cost = self._original(held, facts, bench.repeat)
         yield own
         yield packed
-        strategies = self.strategies or tuple(name for name in strategy_names() if name != "memonger")
+        strategies = self.strategies or tuple(name for name in bench.strategies if name != "memonger")
         for allocator, budget, name in (
             ("nnvm", own.arena_bytes, self.ITS_BYTES),
             ("auto", own.arena_bytes, self.ITS_BYTES),

@@ -56,7 +56,8 @@ def optimize(
     """The cheapest plan found that fits the budget; without a budget, the one of least peak.
 
     Whatever a strategy proposes is packed and replayed by the judge before it is returned. Where the arena misses the budget
-    that the peak meets, the search is asked again for the difference.
+    that the peak meets, the search is asked again for the difference; where packing wastes more than a thousandth of the plan of
+    least peak, plans of a smaller arena are asked for.
 
     Args:
         graph: a networkx DiGraph in the schema, a `Graph`, or the path of an ONNX or JSON file.

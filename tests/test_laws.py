@@ -116,8 +116,9 @@ def check_plan(plan: Plan, budget: int | None, allocator: str | None) -> None:
     assert arena >= trace.peak_bytes
     assert budget is None or arena + plan.memory.reserve <= budget
     base = keep_all_peak(plan.graph, plan.memory)
-    assert trace.peak_bytes <= base
     report = plan.report
+    assert arena <= report.keep_all.arena_bytes  # its peak may be higher, where packing wastes less of it
+    assert allocator is not None or trace.peak_bytes <= base
     assert (report.plan.peak_bytes, report.plan.arena_bytes, report.plan.cost) == (trace.peak_bytes, arena, trace.cost)
     assert report.keep_all.peak_bytes == base
     assert report.keep_all.cost == simulate(plan.graph, keep_all(plan.graph)).cost

@@ -824,7 +824,7 @@ def test_the_command_line_takes_rules_and_reports_them(run: Callable[..., Answer
     answer = run(*arguments, "-o", "plan.json")
     assert answer.code == 0, answer.err
     assert "Rule save 'f4': 1 ops run once" in answer.out
-    assert "Rule recompute 'f7': 1 ops run again" in answer.out
+    assert "Rule recompute 'f7': 1 op run again" in answer.out
     assert run("verify", "plan.json").code == 0
     found = json.loads(run(*arguments, "--json").out)
     assert [(rule["kind"], rule["pattern"]) for rule in found["report"]["rules"]] == [("save", "f3"), ("save", "f4"), ("recompute", "f7")]
