@@ -10,7 +10,6 @@ from numbers import Integral, Real
 from operator import index
 from typing import Any, Union
 
-import msgspec
 import networkx as nx
 
 from planner import plan as plans
@@ -108,10 +107,10 @@ def optimize(
     finally:
         if watcher is not None and watcher.failure is not None:  # a strategy may have taken it for its own
             raise watcher.failure
-    report = work.report(name, solution, budget_bytes, "least peak" if budget is None else str(budget), effort=float(effort))
+    report = work.report(name, solution, budget_bytes, "least peak" if budget is None else str(budget), effort=float(effort), order=order)
     return Plan(
-        program, solution.proposal.schedule, solution.allocation, msgspec.structs.replace(report, order=order), name, work.allocator_name,
-        budget_bytes, memory, seed, float(effort), save, recompute, order,
+        program, solution.proposal.schedule, solution.allocation, report, name, work.allocator_name, budget_bytes, memory, seed,
+        float(effort), save, recompute, order,
     )  # fmt: skip
 
 

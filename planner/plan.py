@@ -15,7 +15,7 @@ from planner.files import read_versioned, write_whole
 from planner.graph import Graph, Op
 from planner.memory import Allocation, MemoryModel, as_int
 from planner.names import STRATEGIES
-from planner.problem import Allocator, Order, Problem
+from planner.problem import Allocator, Order, Problem, out_of_order
 from planner.report import PROOFS, Report, proven, replayed
 from planner.schedule import Schedule
 from planner.simulator import Trace, simulate
@@ -137,11 +137,8 @@ class Plan:
             raise VerificationError(f"seed {self.seed!r} is not an int")
         if not 0 < self.effort < math.inf:
             raise VerificationError(f"effort {self.effort!r} is not a number above 0")
-        if self.order == "pinned":
-            program = [op.name for op in self.graph.ops if not op.resident]
-            for wanted, found in zip(program, dict.fromkeys(self.schedule.computes), strict=False):
-                if wanted != found:
-                    raise VerificationError(f"op {found!r} first runs before {wanted!r}, but the plan says that the order is pinned")
+        if self.order == "pinned" and (pair := out_of_order(self.graph, self.schedule)) is not None:
+            raise VerificationError(f"op {pair[1]!r} first runs before {pair[0]!r}, but the plan says that the order is pinned")
 
     def _verify_rules(self, kept: Trace) -> float:
         """That the steps obey the user's rules; what a plan that obeys costs at least."""

@@ -92,6 +92,12 @@ def rungs(effort: float) -> Iterator[float]:
         rung *= 2
 
 
+def out_of_order(graph: Graph, schedule: Schedule) -> tuple[str, str] | None:
+    """(op wanted, op found) where first runs first leave the order of the program; None where they keep to it."""
+    program = (op.name for op in graph.ops if not op.resident)
+    return next((pair for pair in zip(program, dict.fromkeys(schedule.computes), strict=False) if pair[0] != pair[1]), None)
+
+
 class Proposal(msgspec.Struct, frozen=True):
     """A strategy's claim; the judge decides.
 
@@ -109,6 +115,10 @@ class Proposal(msgspec.Struct, frozen=True):
     peak_lower_bound: Optional[int] = None
     optimal: Optional[str] = None
     cut_short: bool = False
+
+    def unclaimed(self) -> Proposal:
+        """The plan alone: what was proven was of another question."""
+        return msgspec.structs.replace(self, cost_lower_bound=None, peak_lower_bound=None, optimal=None)
 
 
 class Strategy(Protocol):

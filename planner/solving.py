@@ -16,7 +16,7 @@ from planner.errors import InfeasibleBudget, ScheduleError, TimeLimit
 from planner.graph import Graph
 from planner.memory import Allocation, MemoryModel
 from planner.packing import find_allocator
-from planner.problem import Allocator, Order, Problem, Proposal, Standing, Strategy, rungs
+from planner.problem import Allocator, Order, Problem, Proposal, Standing, Strategy, out_of_order, rungs
 from planner.report import Figures, Report, replayed
 from planner.schedule import Schedule
 from planner.search.proofs import lower_bounds
@@ -136,12 +136,8 @@ class Work:
         if self.watcher is not None:
             self.watcher.ask(budget=problem.budget)
         proposal = strategy(problem) if self.rules is None else self.rules.ask(strategy, problem)
-        if problem.order == "pinned":
-            first_runs = list(dict.fromkeys(proposal.schedule.computes))
-            program = [op.name for op in self.graph.ops if not op.resident]
-            for wanted, found in zip(program, first_runs, strict=False):
-                if wanted != found:
-                    raise ScheduleError(f"first runs {found!r} before {wanted!r}, but the order is pinned", op=found)
+        if problem.order == "pinned" and (pair := out_of_order(self.graph, proposal.schedule)) is not None:
+            raise ScheduleError(f"first runs {pair[1]!r} before {pair[0]!r}, but the order is pinned", op=pair[1])
         return proposal
 
     def attempts(self, strategy: Strategy, problem: Problem, allowed: int) -> Iterator[Solution]:
@@ -155,7 +151,7 @@ class Work:
             except InfeasibleBudget:
                 return
             if target < allowed:  # what is proven of less memory is not proven of the budget
-                proposal = msgspec.structs.replace(proposal, cost_lower_bound=None, peak_lower_bound=None, optimal=None)
+                proposal = proposal.unclaimed()
             solution = self.judged(proposal)
             yield solution
             if solution.arena_bytes <= allowed or proposal.cut_short:
@@ -224,8 +220,7 @@ class Work:
         if budget_bytes is None:
             return least
         if least.arena_bytes <= allowed:  # what it says of the least peak was not asked
-            proposal = msgspec.structs.replace(least.proposal, cost_lower_bound=None, peak_lower_bound=None, optimal=None)
-            return Solution(proposal, least.allocation, least.trace)
+            return Solution(least.proposal.unclaimed(), least.allocation, least.trace)
         minimum = least.arena_bytes + self.memory.reserve
         reached = min(*peaks, least.trace.peak_bytes)
         runs = [self._simulated(solution) for solution in (self.keep_all, least)]
@@ -273,7 +268,9 @@ class Work:
         evaluator = evaluator_of(self.graph, self.memory)
         return Simulated(self.graph, self.memory, evaluator=evaluator, schedule=solution.proposal.schedule, trace=solution.trace)
 
-    def report(self, strategy: str, solution: Solution, budget_bytes: int | None, budget_text: str, *, effort: float) -> Report:
+    def report(
+        self, strategy: str, solution: Solution, budget_bytes: int | None, budget_text: str, *, effort: float, order: Order
+    ) -> Report:
         """Everything a reader of the plan asks."""
         trace, proposal = solution.trace, solution.proposal
         allowed = None if budget_bytes is None else budget_bytes - self.memory.reserve
@@ -306,5 +303,6 @@ class Work:
             cut_short=proposal.cut_short,
             arena_lower_bound=0 if solution.allocation is None else solution.allocation.bound_bytes,
             rules=() if self.rules is None else self.rules.rulings,
+            order=order,
             **replayed(self.graph, trace),
         )

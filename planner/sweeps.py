@@ -178,10 +178,10 @@ class Sweep:
         """
         work, problem, name, budget = self.work, self.problem, point.strategy, point.budget
         solution = self.chosen[name, budget].solution
-        report = work.report(name, solution, budget, str(budget), effort=problem.effort)
+        report = work.report(name, solution, budget, str(budget), effort=problem.effort, order=problem.order)
         return Plan(
-            work.graph, solution.proposal.schedule, solution.allocation, msgspec.structs.replace(report, order=problem.order), name,
-            work.allocator_name, budget, work.memory, problem.seed, problem.effort, save, recompute, problem.order,
+            work.graph, solution.proposal.schedule, solution.allocation, report, name, work.allocator_name, budget, work.memory,
+            problem.seed, problem.effort, save, recompute, problem.order,
         )  # fmt: skip
 
     def _budgets(self, wanted: int | tuple[Budget, ...]) -> list[int]:
