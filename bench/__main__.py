@@ -41,10 +41,14 @@ def main() -> None:
 
 def _suite_command(name: str, description: str) -> click.Command:
     @click.command(name, help=description)
-    @click.option("-o", "--output", type=click.Path(file_okay=False, path_type=Path), help="Folder for JSON, Markdown and figure.")
+    @click.option(
+        "-o", "--output", type=click.Path(file_okay=False, path_type=Path), help="Folder for JSON, Markdown and figure."
+    )
     @click.option("--quick", is_flag=True, help="A few small cases, in seconds.")
     @click.option("--slow", is_flag=True, help="Also the cases that take minutes.")
-    @click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Runs; the least CPU counts.")
+    @click.option(
+        "--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Runs; the least CPU counts."
+    )
     def command(output: Path | None, quick: bool, slow: bool, repeat: int, check_best: bool = False) -> None:
         from bench import known
         from bench.cases import SUITES
@@ -68,7 +72,9 @@ def _suite_command(name: str, description: str) -> click.Command:
                 best.save(output / BEST_KNOWN.name)
 
     if name == "remat":
-        click.option("--check-best", is_flag=True, help="Judge the best known plans again, and do nothing else.")(command)
+        click.option("--check-best", is_flag=True, help="Judge the best known plans again, and do nothing else.")(
+            command
+        )
     return command
 
 
@@ -133,7 +139,9 @@ def print_table(results: tuple[Path, ...]) -> None:
 
 @main.command()
 @click.argument("results", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), required=True, help="A .svg or .png file.")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), required=True, help="A .svg or .png file."
+)
 def figure(results: Path, output: Path) -> None:
     """Overhead against arena, one panel a graph."""
     if output.suffix not in (".svg", ".png"):

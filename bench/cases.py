@@ -58,11 +58,13 @@ RESNET: Final = Suite(
 # --- lstm: the original's unrolled LSTM ---
 
 _LSTMS: Final = {
-    steps: Subject(f"mxnet_lstm:{steps}", partial(zoo.mxnet_lstm, steps), "activations") for steps in (16, 64, 256, 1000)
+    steps: Subject(f"mxnet_lstm:{steps}", partial(zoo.mxnet_lstm, steps), "activations")
+    for steps in (16, 64, 256, 1000)
 }
 LSTM: Final = Suite(
     "lstm",
-    "The original's 4x1024 LSTM, batch 64, unrolled: every strategy at five budgets (1000 steps: auto at 50 %, with --slow).",
+    "The original's 4x1024 LSTM, batch 64, unrolled: every strategy at five budgets (1000 steps: auto at 50 %,"
+    " with --slow).",
     (
         Plans(_LSTMS[16], BUDGETS, size="quick"),
         Plans(_LSTMS[64], BUDGETS, files=("auto", "50%")),
@@ -103,12 +105,26 @@ def _against(graph: str, *, strict: bool) -> tuple[Target, ...]:
     word = "less" if strict else "no more"
     same = f"{graph}: {word} recomputed cost than the original at"
     return (
-        Target(3, f"{same} its bytes, any packing", "%", _overhead_at(graph, AgainstOriginal.ITS_BYTES, "auto"), strict),
-        Target(3, f"{same} its bytes, its allocator", "%", _overhead_at(graph, AgainstOriginal.ITS_BYTES, "nnvm"), strict),
         Target(
-            3, f"{same} the bytes of its plan in our packing", "%", _overhead_at(graph, AgainstOriginal.ITS_PACKED_BYTES, "auto"), strict
+            3, f"{same} its bytes, any packing", "%", _overhead_at(graph, AgainstOriginal.ITS_BYTES, "auto"), strict
         ),
-        Target(3, f"{graph}: {'lower' if strict else 'no higher'} peak than the original at its cost", "B", _peak_at_cost(graph), strict),
+        Target(
+            3, f"{same} its bytes, its allocator", "%", _overhead_at(graph, AgainstOriginal.ITS_BYTES, "nnvm"), strict
+        ),
+        Target(
+            3,
+            f"{same} the bytes of its plan in our packing",
+            "%",
+            _overhead_at(graph, AgainstOriginal.ITS_PACKED_BYTES, "auto"),
+            strict,
+        ),
+        Target(
+            3,
+            f"{graph}: {'lower' if strict else 'no higher'} peak than the original at its cost",
+            "B",
+            _peak_at_cost(graph),
+            strict,
+        ),
     )
 
 
@@ -116,7 +132,9 @@ ORIGINAL: Final = Suite(
     "original",
     "Plans of memonger on the networks of Chen et al. 2016, and ours at the same bytes and at the same cost.",
     (
-        AgainstOriginal(Subject("mxnet_resnet:3-4-6-3", partial(zoo.mxnet_resnet, (3, 4, 6, 3)), "activations"), size="quick"),
+        AgainstOriginal(
+            Subject("mxnet_resnet:3-4-6-3", partial(zoo.mxnet_resnet, (3, 4, 6, 3)), "activations"), size="quick"
+        ),
         AgainstOriginal(_MXNET_995),
         AgainstOriginal(_LSTMS[64]),
         AgainstOriginal(_LSTMS[256]),
@@ -132,7 +150,11 @@ ORIGINAL: Final = Suite(
 # --- startup: what a user waits for ---
 
 _PLAN: Final = ("-m", "planner.cli", "optimize", "resnet:1001", "--batch", "32", "--budget", "7GB")
-_WARM, _COLD, _HELP = "planner optimize resnet:1001 --budget 7GB, warm", "the same, empty kernel cache", "planner --help"
+_WARM, _COLD, _HELP = (
+    "planner optimize resnet:1001 --budget 7GB, warm",
+    "the same, empty kernel cache",
+    "planner --help",
+)
 
 
 def _seconds(what: str, limit: float) -> Measured:
@@ -147,30 +169,37 @@ STARTUP: Final = Suite(
     "startup",
     "Help, a warm plan and a cold start: CPU of child processes, beside a bare interpreter.",
     (
-        Processes((
-            Command("bare interpreter", ("-c", "pass"), runs=20),
-            Command(_HELP, ("-m", "planner.cli", "--help"), runs=20),
-            Command(_WARM, _PLAN, runs=3),
-            Command(_COLD, _PLAN, cold=True),
-        )),
+        Processes(
+            (
+                Command("bare interpreter", ("-c", "pass"), runs=20),
+                Command(_HELP, ("-m", "planner.cli", "--help"), runs=20),
+                Command(_WARM, _PLAN, runs=3),
+                Command(_COLD, _PLAN, cold=True),
+            )
+        ),
     ),
     (
         Target(2, "resnet:1001 planned, warm", "CPU s", _seconds(_WARM, 5.0)),
         Target(2, "resnet:1001 planned from an empty kernel cache", "CPU s", _seconds(_COLD, 20.0)),
         Target(2, "planner --help, times a bare interpreter", "x", _ratio(_HELP, 6.0)),
     ),
-)  # fmt: skip
+)
 
 # --- remat: overheads at budgets, live bytes only ---
 
 _REMAT_ISSUE: Final = 6
 REMAT: Final = Suite(
     "remat",
-    "Overheads at budgets on graphs of the rematerialisation literature and three that grow, live bytes only, beside peers run here.",
+    "Overheads at budgets on graphs of the rematerialisation literature and three that grow, live bytes only,"
+    " beside peers run here.",
     (
         *asks.CASES,
         Processes(
-            (Command("bare interpreter", ("-c", "pass"), runs=20), Command(_WARM, _PLAN, runs=3), Command(_COLD, _PLAN, cold=True)),
+            (
+                Command("bare interpreter", ("-c", "pass"), runs=20),
+                Command(_WARM, _PLAN, runs=3),
+                Command(_COLD, _PLAN, cold=True),
+            ),
             size="normal",
         ),
     ),
@@ -178,35 +207,63 @@ REMAT: Final = Suite(
         Target(_REMAT_ISSUE, "rows above the overhead asked", "rows", asks.over("cost")),
         Target(_REMAT_ISSUE, "rows above the CPU asked", "rows", asks.over("time")),
         Target(
-            _REMAT_ISSUE, "aten_resnet1001 at 50%: overhead less bound", "points",
+            _REMAT_ISSUE,
+            "aten_resnet1001 at 50%: overhead less bound",
+            "points",
             asks.gap("aten_resnet1001", limit=0.1, least_share=0.5),
         ),
         Target(
-            _REMAT_ISSUE, "aten_resnet1001 at 30%: overhead less bound", "points",
+            _REMAT_ISSUE,
+            "aten_resnet1001 at 30%: overhead less bound",
+            "points",
             asks.gap("aten_resnet1001", limit=0.3, least_share=0.3, most_share=0.3),
         ),
-        Target(_REMAT_ISSUE, "every training graph at 50% or more: overhead less bound", "points",
-               asks.gap(*asks.TRAINING, limit=0.3, least_share=0.5)),
-        Target(_REMAT_ISSUE, "the bound at 1,000 ops", "CPU s", asks.bound_seconds("aten_resnet152", asks.GROWING[0], limit=1.0)),
-        Target(_REMAT_ISSUE, "the bound at 10,000 ops", "CPU s", asks.bound_seconds("gpt400", asks.GROWING[1], limit=10.0)),
+        Target(
+            _REMAT_ISSUE,
+            "every training graph at 50% or more: overhead less bound",
+            "points",
+            asks.gap(*asks.TRAINING, limit=0.3, least_share=0.5),
+        ),
+        Target(
+            _REMAT_ISSUE,
+            "the bound at 1,000 ops",
+            "CPU s",
+            asks.bound_seconds("aten_resnet152", asks.GROWING[0], limit=1.0),
+        ),
+        Target(
+            _REMAT_ISSUE, "the bound at 10,000 ops", "CPU s", asks.bound_seconds("gpt400", asks.GROWING[1], limit=10.0)
+        ),
         Target(_REMAT_ISSUE, "100,000 ops at 50%", "CPU s", asks.largest(lambda row: row.plan_seconds, 60.0)),
-        Target(_REMAT_ISSUE, "100,000 ops at 50%: most resident memory", "B", asks.largest(lambda row: row.resident_bytes, 4e9)),
+        Target(
+            _REMAT_ISSUE,
+            "100,000 ops at 50%: most resident memory",
+            "B",
+            asks.largest(lambda row: row.resident_bytes, 4e9),
+        ),
         Target(_REMAT_ISSUE, "exponent of CPU against ops, from 10,000 to 100,000", "", asks.growth),
         Target(_REMAT_ISSUE, "resnet:1001 planned, warm", "CPU s", _seconds(_WARM, 5.0)),
         Target(_REMAT_ISSUE, "resnet:1001 planned from an empty kernel cache", "CPU s", _seconds(_COLD, 20.0)),
     ),
-)  # fmt: skip
+)
 
 # --- pack: arenas of tables of others, and of plans ---
 
 #: CPU seconds of google/minimalloc at capacity 1048576.
 MINIMALLOC: Final = {
-    "A": 4.70, "B": 3.74, "C": 0.68, "D": 2.67, "E": 3.45, "F": 4.94, "G": 1.08, "H": 1.56, "I": 3.00, "J": 0.87, "K": 0.60,
+    "A": 4.70, "B": 3.74, "C": 0.68, "D": 2.67, "E": 3.45, "F": 4.94, "G": 1.08, "H": 1.56, "I": 3.00, "J": 0.87,
+        "K": 0.60,
 }  # fmt: skip
 #: Arenas tried below the published capacity.
 _TIGHTER: Final = {"C": 1039360, "D": 1027072}
 _SOMAS: Final = ("resnet50", "tiny_bert", "bert_base", "bert_large", "bert_nezha", "pangu_13B", "pangu_2.6B")
-_TABLES: Final = (*(f"somas_{name}" for name in _SOMAS), "iree_mobilebert", "iree_mobilenet", "iopddl_G_1", "iopddl_S_1", "iopddl_Y_1")
+_TABLES: Final = (
+    *(f"somas_{name}" for name in _SOMAS),
+    "iree_mobilebert",
+    "iree_mobilenet",
+    "iopddl_G_1",
+    "iopddl_S_1",
+    "iopddl_Y_1",
+)
 _PUBLISHED: Final = 1048576
 _WITHIN: Final = f"within {_PUBLISHED}"
 _TO_PACK: Final = ("80%", "50%", "30%")
@@ -215,7 +272,15 @@ _RULES_ALONE: Final = (
     "import numpy as np; from planner.packing import Intervals, pack;"
     " pack(Intervals(*np.array([[8, 0, 2, 1, -1], [4, 1, 3, 1, -1]]).T.copy()))",
 )
-_SEARCHED: Final = ("-m", "planner.cli", "pack", str(shared.path_of("minimalloc/K.1048576.csv")), "--capacity", str(_PUBLISHED), "--json")
+_SEARCHED: Final = (
+    "-m",
+    "planner.cli",
+    "pack",
+    str(shared.path_of("minimalloc/K.1048576.csv")),
+    "--capacity",
+    str(_PUBLISHED),
+    "--json",
+)
 _COLD_RULES, _COLD_SEARCH = "pack() of two buffers, empty kernel cache", "planner pack K, empty kernel cache"
 
 
@@ -250,7 +315,10 @@ PACK: Final = Suite(
     (
         *(
             Tables(
-                name, f"minimalloc/{name}.1048576.csv", (_PUBLISHED, *([_TIGHTER[name]] if name in _TIGHTER else [])), peer=seconds,
+                name,
+                f"minimalloc/{name}.1048576.csv",
+                (_PUBLISHED, *([_TIGHTER[name]] if name in _TIGHTER else [])),
+                peer=seconds,
                 size="quick" if name in "AK" else "normal",
             )
             for name, seconds in MINIMALLOC.items()
@@ -267,30 +335,65 @@ PACK: Final = Suite(
         PlanTables(Subject(_LARGE[0], partial(zoo.resnet, (3, 8, 3700, 3), batch=4, image=64)), (None,), "chen-sqrt"),
         PlanTables(Subject(_LARGE[1], partial(zoo.mxnet_lstm, 760), "activations"), (None,), "chen-sqrt"),
         Processes(
-            (Command("bare interpreter", ("-c", "pass"), runs=20), Command(_COLD_RULES, _RULES_ALONE, cold=True),
-             Command("pack() of two buffers, warm", _RULES_ALONE, runs=3)),
+            (
+                Command("bare interpreter", ("-c", "pass"), runs=20),
+                Command(_COLD_RULES, _RULES_ALONE, cold=True),
+                Command("pack() of two buffers, warm", _RULES_ALONE, runs=3),
+            ),
         ),
         Processes(
-            (Command("bare interpreter, again", ("-c", "pass"), runs=20), Command(_COLD_SEARCH, _SEARCHED, cold=True),
-             Command("planner pack K, warm", _SEARCHED, runs=3)),
-            name="a search", size="normal",
+            (
+                Command("bare interpreter, again", ("-c", "pass"), runs=20),
+                Command(_COLD_SEARCH, _SEARCHED, cold=True),
+                Command("planner pack K, warm", _SEARCHED, runs=3),
+            ),
+            name="a search",
+            size="normal",
         ),
     ),
     (
         Target(5, "A to K: the largest arena", "B", _all_within),
-        Target(5, "A to K within 1048576 bytes, together", "CPU s", _cpu(*MINIMALLOC, asked=_WITHIN, limit=5.0, together=True)),
-        Target(5, "A to K within 1048576 bytes, the slowest", "CPU s", _cpu(*MINIMALLOC, asked=_WITHIN, limit=1.0, together=False)),
-        Target(5, "SOMAS without BERT large: above what is live", "B",
-               _above_live(*(f"somas_{name}" for name in _SOMAS if name != "bert_large"), limit=0)),
+        Target(
+            5,
+            "A to K within 1048576 bytes, together",
+            "CPU s",
+            _cpu(*MINIMALLOC, asked=_WITHIN, limit=5.0, together=True),
+        ),
+        Target(
+            5,
+            "A to K within 1048576 bytes, the slowest",
+            "CPU s",
+            _cpu(*MINIMALLOC, asked=_WITHIN, limit=1.0, together=False),
+        ),
+        Target(
+            5,
+            "SOMAS without BERT large: above what is live",
+            "B",
+            _above_live(*(f"somas_{name}" for name in _SOMAS if name != "bert_large"), limit=0),
+        ),
         Target(5, "SOMAS BERT large: above what is live", "B", _above_live("somas_bert_large", limit=200)),
-        Target(5, "SOMAS, the slowest", "CPU s", _cpu(*(f"somas_{name}" for name in _SOMAS), asked="", limit=10.0, together=False)),
+        Target(
+            5,
+            "SOMAS, the slowest",
+            "CPU s",
+            _cpu(*(f"somas_{name}" for name in _SOMAS), asked="", limit=10.0, together=False),
+        ),
         Target(5, "IOPDDL S_1 and Y_1: above what is live", "B", _above_live("iopddl_S_1", "iopddl_Y_1", limit=0)),
-        Target(5, "IOPDDL S_1 and Y_1, the slowest", "CPU s", _cpu("iopddl_S_1", "iopddl_Y_1", asked="", limit=20.0, together=False)),
+        Target(
+            5,
+            "IOPDDL S_1 and Y_1, the slowest",
+            "CPU s",
+            _cpu("iopddl_S_1", "iopddl_Y_1", asked="", limit=20.0, together=False),
+        ),
         Target(5, "plans of 10,000 buffers: above the peak", "B", _above_live("resnet:1001", limit=0)),
-        Target(5, "plans of 10,000 buffers, the slowest", "CPU s", _cpu("resnet:1001", asked="", limit=2.0, together=False)),
+        Target(
+            5, "plans of 10,000 buffers, the slowest", "CPU s", _cpu("resnet:1001", asked="", limit=2.0, together=False)
+        ),
         Target(5, "plans of 100,000 buffers: above the peak", "B", _above_live(*_LARGE, limit=0)),
-        Target(5, "plans of 100,000 buffers, the slowest", "CPU s", _cpu(*_LARGE, asked="", limit=20.0, together=False)),
+        Target(
+            5, "plans of 100,000 buffers, the slowest", "CPU s", _cpu(*_LARGE, asked="", limit=20.0, together=False)
+        ),
     ),
-)  # fmt: skip
+)
 
 SUITES: Final = {suite.name: suite for suite in (RESNET, LSTM, ORIGINAL, REMAT, STARTUP, PACK)}

@@ -77,10 +77,18 @@ def _panel(axes: Axes, graph: GraphRow, rows: list[PlanRow], names: list[str], t
         points = _front([*found, (100.0, 0.0)] if found else [])
         wider = min(place, 4)
         axes.step(
-            [share for share, _ in points], [overhead for _, overhead in points], where="post", label=name,
-            color=COLOURS[place % len(COLOURS)], marker=MARKERS[place % len(MARKERS)], linewidth=1.1 + 0.7 * wider,
-            markersize=4.5 + 1.0 * wider, markeredgecolor="white", markeredgewidth=0.6, zorder=4 - place / len(names),
-        )  # fmt: skip
+            [share for share, _ in points],
+            [overhead for _, overhead in points],
+            where="post",
+            label=name,
+            color=COLOURS[place % len(COLOURS)],
+            marker=MARKERS[place % len(MARKERS)],
+            linewidth=1.1 + 0.7 * wider,
+            markersize=4.5 + 1.0 * wider,
+            markeredgecolor="white",
+            markeredgewidth=0.6,
+            zorder=4 - place / len(names),
+        )
     _above(axes, rows, top)
     low = 100 * graph.peak_lower_bound / graph.keep_all.arena_bytes
     axes.axvspan(0, low, facecolor=ZONE, hatch="///", edgecolor="#D5D5D5", linewidth=0, zorder=1)
@@ -92,7 +100,9 @@ def _panel(axes: Axes, graph: GraphRow, rows: list[PlanRow], names: list[str], t
     axes.set_axisbelow(True)
     axes.set_title(graph.graph, loc="left", fontsize=10, color=INK, pad=16)
     facts = f"{graph.ops:,} ops, keep-all {format_bytes(graph.keep_all.arena_bytes)}, {graph.scope}"
-    axes.annotate(facts, (0, 1), xycoords="axes fraction", xytext=(0, 4), textcoords="offset points", fontsize=8, color=FAINT)
+    axes.annotate(
+        facts, (0, 1), xycoords="axes fraction", xytext=(0, 4), textcoords="offset points", fontsize=8, color=FAINT
+    )
 
 
 def _front(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -110,7 +120,11 @@ def _above(axes: Axes, rows: list[PlanRow], top: float) -> None:
     for row in rows:
         if 100 * (row.overhead or 0.0) > top:
             above.setdefault((round(100 * row.share, 1), round(100 * (row.overhead or 0.0))), {})[row.strategy] = None
-    text = "\n".join(f"↑ {', '.join(names)}: {share:g} % at +{overhead} %" for (share, overhead), names in sorted(above.items()))
+    text = "\n".join(
+        f"↑ {', '.join(names)}: {share:g} % at +{overhead} %" for (share, overhead), names in sorted(above.items())
+    )
     if text:
         box = {"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor": "none"}
-        axes.text(0.99, 0.97, text, transform=axes.transAxes, ha="right", va="top", fontsize=8, color=INK, bbox=box, zorder=5)
+        axes.text(
+            0.99, 0.97, text, transform=axes.transAxes, ha="right", va="top", fontsize=8, color=INK, bbox=box, zorder=5
+        )

@@ -39,7 +39,8 @@ _BLOCK: Final = (
 
 
 def gpt(layers: int) -> Parts:
-    """The training step of a transformer of so many layers: 24 ops a layer and four more. `gpt12`, `gpt96` of the shared data.
+    """The training step of a transformer of so many layers: 24 ops a layer and four more. `gpt12`, `gpt96` of the
+    shared data.
 
     >>> parts = gpt(400)
     >>> parts["name"], parts["n"]
@@ -69,7 +70,15 @@ def gpt(layers: int) -> Parts:
     assert past is not None
     add(1, 1, past, own)
     flags = [0] * forward + [1] * (len(cost) - forward)
-    return {"format": FORMAT, "name": f"gpt{layers}", "n": len(cost), "cost": cost, "mem": nbytes, "edges": edges, "bwd": flags}
+    return {
+        "format": FORMAT,
+        "name": f"gpt{layers}",
+        "n": len(cost),
+        "cost": cost,
+        "mem": nbytes,
+        "edges": edges,
+        "bwd": flags,
+    }
 
 
 def _block_backward(add: Any, first: int, own: int, past: int | None) -> tuple[int, int]:
@@ -91,8 +100,8 @@ def _block_backward(add: Any, first: int, own: int, past: int | None) -> tuple[i
 def layered(ops: int, *, width: int, seed: int) -> Parts:
     """Random layers between one source and one sink, no backward pass: the kind of `layered1000` in the shared data.
 
-    An op reads each op of the layer before with a chance of 1 in 5, and at least one; one op in seven also reads one from further back.
-    What nobody would read, an op of the next layer reads.
+    An op reads each op of the layer before with a chance of 1 in 5, and at least one; one op in seven also reads one
+    from further back. What nobody would read, an op of the next layer reads.
 
     Args:
         width: of a layer in the mean; layers have a third of it to five thirds. 60 at 10,000 ops, about 26 at 1,000.
@@ -114,4 +123,12 @@ def layered(ops: int, *, width: int, seed: int) -> Parts:
     cost = [draw.randint(1, 999) for _ in range(ops)]
     nbytes = [draw.randint(1, 4999) for _ in range(ops)]
     ordered = [list(edge) for edge in sorted(edges, key=lambda edge: (edge[1], edge[0]))]
-    return {"format": FORMAT, "name": f"layered{ops}", "n": ops, "cost": cost, "mem": nbytes, "edges": ordered, "bwd": None}
+    return {
+        "format": FORMAT,
+        "name": f"layered{ops}",
+        "n": ops,
+        "cost": cost,
+        "mem": nbytes,
+        "edges": ordered,
+        "bwd": None,
+    }

@@ -1,4 +1,6 @@
-"""The best plan known for each case: a file of op numbers that anybody can judge again, and that no worse plan replaces."""
+"""The best plan known for each case: a file of op numbers that anybody can judge again, and that no worse plan
+replaces.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ class KnownPlan(msgspec.Struct, frozen=True):
         """
         try:
             inflater = zlib.decompressobj()
-            steps = np.frombuffer(inflater.decompress(base64.b64decode(self.sequence, validate=True), 4 * self.runs), dtype="<i4")
+            steps = np.frombuffer(
+                inflater.decompress(base64.b64decode(self.sequence, validate=True), 4 * self.runs), dtype="<i4"
+            )
         except (ValueError, zlib.error) as error:
             raise PlanFileError(f"a best known plan is damaged: {error}") from None
         if len(steps) != self.runs or inflater.unconsumed_tail:
@@ -103,9 +107,15 @@ class BestKnown:
             raise AssertionError(f"{case}: {found_by} takes {peak_bytes} bytes of {budget_bytes}")
         if pinned and not _in_order(ops):
             raise AssertionError(f"{case}: {found_by} changed the order, which is pinned")
-        found = KnownPlan(cost / base - 1, found_by, budget_bytes, peak_bytes, cost, graph.fingerprint, pinned, len(ops), packed(ops))
+        found = KnownPlan(
+            cost / base - 1, found_by, budget_bytes, peak_bytes, cost, graph.fingerprint, pinned, len(ops), packed(ops)
+        )
         old = self.plans.get(case)
-        same = old is not None and (old.fingerprint, old.budget_bytes, old.pinned) == (found.fingerprint, budget_bytes, pinned)
+        same = old is not None and (old.fingerprint, old.budget_bytes, old.pinned) == (
+            found.fingerprint,
+            budget_bytes,
+            pinned,
+        )
         if old is None or not same or cost < old.cost * (1 - 1e-12):
             self.plans[case] = found
         return cost, peak_bytes
@@ -129,7 +139,9 @@ def load(path: str | os.PathLike[str]) -> BestKnown:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PlanFileError(f"{str(path)!r} is damaged: {error}") from None
     if (file.schema, file.version) != (SCHEMA, VERSION):
-        raise PlanFileError(f"{str(path)!r} is not a {SCHEMA} file of version {VERSION}: remove it and run the suite again")
+        raise PlanFileError(
+            f"{str(path)!r} is not a {SCHEMA} file of version {VERSION}: remove it and run the suite again"
+        )
     return BestKnown(file.plans)
 
 

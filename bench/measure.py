@@ -186,12 +186,22 @@ class Held:
             report = self.plan(keeping_all, allocator, None, clock).report
             cpu = {**self.cpu, **least([{phase: clock.seconds[phase] for phase in ("pack", "judge")}])}
             self._rows[allocator] = GraphRow(
-                self.subject.name, self.subject.scope, allocator, self.nodes, self.edges, report.ops, len(self.graph.tensors),
-                report.keep_all, report.peak_lower_bound, cpu,
-            )  # fmt: skip
+                self.subject.name,
+                self.subject.scope,
+                allocator,
+                self.nodes,
+                self.edges,
+                report.ops,
+                len(self.graph.tensors),
+                report.keep_all,
+                report.peak_lower_bound,
+                cpu,
+            )
         return self._rows[allocator]
 
-    def plan(self, strategy: Any, allocator: str | None, budget: Budget | None, clock: Clock, *, order: Order = "free") -> Plan:
+    def plan(
+        self, strategy: Any, allocator: str | None, budget: Budget | None, clock: Clock, *, order: Order = "free"
+    ) -> Plan:
         """`optimize`, its phases timed from inside."""
         own = Clock()
         pack = None if allocator is None else own.timed("pack", find_allocator(allocator)[1])
@@ -200,7 +210,12 @@ class Held:
         start = time.process_time()
         try:
             return planner.optimize(
-                self.graph, budget, strategy=own.timed("search", strategy), allocator=pack, memory=self.subject.memory, order=order
+                self.graph,
+                budget,
+                strategy=own.timed("search", strategy),
+                allocator=pack,
+                memory=self.subject.memory,
+                order=order,
             )
         finally:
             whole = time.process_time() - start
@@ -215,7 +230,14 @@ def keeping_all(problem: Problem) -> Proposal:
 
 
 def plan_row(
-    held: Held, strategy: str, *, allocator: str | None, budget: Budget | None, repeat: int, name: str | None = None, files: bool = False
+    held: Held,
+    strategy: str,
+    *,
+    allocator: str | None,
+    budget: Budget | None,
+    repeat: int,
+    name: str | None = None,
+    files: bool = False,
 ) -> PlanRow:
     """One strategy at one budget, `repeat` times; the plans must be equal.
 
@@ -252,22 +274,49 @@ def _plan_row(
 def fitting(subject: Subject, strategy: str, allocator: str | None, asked: str, report: Report) -> PlanRow:
     """The row of a plan."""
     return PlanRow(
-        subject.name, subject.scope, strategy, allocator, asked, report.budget, "fits",
-        round(report.plan.arena_bytes / report.keep_all.arena_bytes, 6), report.peak_lower_bound, {},
-        cost_lower_bound=report.cost_lower_bound, peak_bytes=report.plan.peak_bytes, arena_bytes=report.plan.arena_bytes,
-        cost=report.plan.cost, overhead=round(report.overhead, 6), gap=round(report.gap, 6), recomputed_ops=report.recomputed_ops,
+        subject.name,
+        subject.scope,
+        strategy,
+        allocator,
+        asked,
+        report.budget,
+        "fits",
+        round(report.plan.arena_bytes / report.keep_all.arena_bytes, 6),
+        report.peak_lower_bound,
+        {},
+        cost_lower_bound=report.cost_lower_bound,
+        peak_bytes=report.plan.peak_bytes,
+        arena_bytes=report.plan.arena_bytes,
+        cost=report.plan.cost,
+        overhead=round(report.overhead, 6),
+        gap=round(report.gap, 6),
+        recomputed_ops=report.recomputed_ops,
         extra_runs=report.extra_runs,
-    )  # fmt: skip
+    )
 
 
 def infeasible(
-    subject: Subject, strategy: str, allocator: str | None, asked: str, error: planner.InfeasibleBudget, keep_all: Figures
+    subject: Subject,
+    strategy: str,
+    allocator: str | None,
+    asked: str,
+    error: planner.InfeasibleBudget,
+    keep_all: Figures,
 ) -> PlanRow:
     """The row of a budget that nothing fits."""
     return PlanRow(
-        subject.name, subject.scope, strategy, allocator, asked, error.budget, "infeasible",
-        round((error.minimum or 0) / keep_all.arena_bytes, 6), error.peak_lower_bound, {}, minimum=error.minimum,
-    )  # fmt: skip
+        subject.name,
+        subject.scope,
+        strategy,
+        allocator,
+        asked,
+        error.budget,
+        "infeasible",
+        round((error.minimum or 0) / keep_all.arena_bytes, 6),
+        error.peak_lower_bound,
+        {},
+        minimum=error.minimum,
+    )
 
 
 def _file_phases(plan: Plan, clock: Clock) -> None:
@@ -307,7 +356,9 @@ class Plans(OnSubject):
         for strategy in self.strategies or bench.strategies:
             for budget in self.budgets:
                 files = self.files == (strategy, budget)
-                yield plan_row(held, strategy, allocator=self.allocator, budget=budget, repeat=bench.repeat, files=files)
+                yield plan_row(
+                    held, strategy, allocator=self.allocator, budget=budget, repeat=bench.repeat, files=files
+                )
 
 
 @lru_cache(maxsize=1)

@@ -72,18 +72,35 @@ class AgainstOriginal(OnSubject):
         overhead = round(trace.cost / facts["nnvm"].keep_all.cost - 1, 6)
         rows = [
             PeerRow(
-                self.subject.name, "original", budget, source, self.subject.scope, allocator, trace.peak_bytes, nbytes,
-                round(nbytes / facts[allocator].keep_all.arena_bytes, 6), overhead, cpu,
+                self.subject.name,
+                "original",
+                budget,
+                source,
+                self.subject.scope,
+                allocator,
+                trace.peak_bytes,
+                nbytes,
+                round(nbytes / facts[allocator].keep_all.arena_bytes, 6),
+                overhead,
+                cpu,
             )
             for budget, allocator, nbytes, cpu, source in (
                 (self.ITS_BYTES, "nnvm", best.cost_bytes, least(runs), "memonger's search and allocator, reproduced"),
-                (self.ITS_PACKED_BYTES, "auto", arena_bytes, least([clock.seconds]), "the same plan, packed by our allocator"),
+                (
+                    self.ITS_PACKED_BYTES,
+                    "auto",
+                    arena_bytes,
+                    least([clock.seconds]),
+                    "the same plan, packed by our allocator",
+                ),
             )
-        ]  # fmt: skip
+        ]
         return rows[0], rows[1], trace.cost
 
     def _at_its_cost(self, held: Held, cost: float, its_peak: int) -> PlanRow:
-        """Least live bytes found with no more cost: bisection on the budget, starting at its own peak; the result is packed."""
+        """Least live bytes found with no more cost: bisection on the budget, starting at its own peak; the result is
+        packed.
+        """
         clock = Clock()
         best = held.plan(keeping_all, None, None, Clock())
         strategy = find_strategy("auto")[1]

@@ -1,4 +1,6 @@
-"""The table of recomputed cost: ours with its proof, what is asked, and what others find on the same graph and budget."""
+"""The table of recomputed cost: ours with its proof, what is asked, and what others find on the same graph and
+budget.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def overhead_lines(results: Results) -> tuple[Sequence[str], list[Sequence[str]]
     others = [row for row in results.rows if isinstance(row, PlanRow) and row.strategy != OURS]
     peers = [row for row in results.rows if isinstance(row, PeerRow)]
     graphs = {row.graph: row for row in results.rows if isinstance(row, GraphRow)}
-    names = dict.fromkeys(chain((row.strategy for row in others), (row.peer for row in peers if row.peer != BEST_KNOWN)))
+    names = dict.fromkeys(
+        chain((row.strategy for row in others), (row.peer for row in peers if row.peer != BEST_KNOWN))
+    )
     lines: list[Sequence[str]] = []
     for row in ours:
         cells = {other.strategy: _cell(other.overhead, other.plan_seconds) for other in others if _same(other, row)}
@@ -40,12 +44,37 @@ def overhead_lines(results: Results) -> tuple[Sequence[str], list[Sequence[str]]
         asked = "any plan" if row.target is None else f"{100 * row.target:.2f}"
         verdict = "hit" if not missed(row) else f"**missed**: {', '.join(missed(row))}"
         limit = "" if row.limit_seconds is None else f"{row.limit_seconds:g}"
-        lines.append((
-            row.graph, row.budget, f"{facts.ops:,}", _percent(row.overhead), _percent(bound), _percent(row.gap),
-            f"{row.plan_seconds:.2f}", _seconds(row.cpu.get("bound")), asked, limit, verdict, cells.get(BEST_KNOWN, ""),
-            *(cells.get(name, "") for name in names),
-        ))  # fmt: skip
-    head = ("graph", "budget", "ops", "ours, %", "bound, %", "gap", "plan, s", "bound, s", "target, %", "limit, s", "", BEST_KNOWN)
+        lines.append(
+            (
+                row.graph,
+                row.budget,
+                f"{facts.ops:,}",
+                _percent(row.overhead),
+                _percent(bound),
+                _percent(row.gap),
+                f"{row.plan_seconds:.2f}",
+                _seconds(row.cpu.get("bound")),
+                asked,
+                limit,
+                verdict,
+                cells.get(BEST_KNOWN, ""),
+                *(cells.get(name, "") for name in names),
+            )
+        )
+    head = (
+        "graph",
+        "budget",
+        "ops",
+        "ours, %",
+        "bound, %",
+        "gap",
+        "plan, s",
+        "bound, s",
+        "target, %",
+        "limit, s",
+        "",
+        BEST_KNOWN,
+    )
     return (*head, *names), lines
 
 

@@ -50,12 +50,20 @@ def _overheads(name: str, seconds: float, column: dict[str, float | None]) -> Ov
     if name in _MADE:
         return Overheads(name, _MADE[name], aims, seconds)
     size: Size = "quick" if seconds <= 1 else "normal"
-    return Overheads(name, partial(remat.read_parts, name), aims, seconds, missing=partial(remat.missing, name), size=size)
+    return Overheads(
+        name, partial(remat.read_parts, name), aims, seconds, missing=partial(remat.missing, name), size=size
+    )
 
 
 def asked(rows: Rows, graphs: Sequence[str], least_share: float = 0.0) -> list[PlanRow]:
-    """Rows of ours on these graphs, at budgets of at least this share of keep-all's peak; none unless all graphs are there."""
-    found = [row for row in rows.rows if isinstance(row, PlanRow) and row.strategy == OURS and row.graph in graphs and row.limit_seconds]
+    """Rows of ours on these graphs, at budgets of at least this share of keep-all's peak; none unless all graphs are
+    there.
+    """
+    found = [
+        row
+        for row in rows.rows
+        if isinstance(row, PlanRow) and row.strategy == OURS and row.graph in graphs and row.limit_seconds
+    ]
     found = [row for row in found if "order" not in row.budget and float(row.budget.rstrip("%")) >= 100 * least_share]
     return found if {row.graph for row in found} == set(graphs) else []
 
@@ -65,7 +73,11 @@ def over(kind: str) -> Measured:
 
     def measured(rows: Rows) -> Found:
         asked = [row for row in rows.rows if isinstance(row, PlanRow) and row.limit_seconds]
-        return (sum(any((" s over" in why) == (kind == "time") for why in missed(row)) for row in asked), 0) if asked else None
+        return (
+            (sum(any((" s over" in why) == (kind == "time") for why in missed(row)) for row in asked), 0)
+            if asked
+            else None
+        )
 
     return measured
 
@@ -108,9 +120,11 @@ def largest(measure: Callable[[PlanRow], float | None], limit: float) -> Measure
     return measured
 
 
-TRAINING: Final = tuple(name for name, _, column in _REMAT if name[:2] != "rl" and name[:7] != "layered" and any(
-    int(budget[:-1]) >= 50 for budget in column
-))  # fmt: skip
+TRAINING: Final = tuple(
+    name
+    for name, _, column in _REMAT
+    if name[:2] != "rl" and name[:7] != "layered" and any(int(budget[:-1]) >= 50 for budget in column)
+)
 
 CASES: Final = (
     *(_overheads(*row) for row in _REMAT),

@@ -1,4 +1,6 @@
-"""Recomputed cost at a budget, live bytes only: ours, its proven bound, and peers that run here, beside what is to be reached."""
+"""Recomputed cost at a budget, live bytes only: ours, its proven bound, and peers that run here, beside what is to be
+reached.
+"""
 
 from __future__ import annotations
 
@@ -101,9 +103,14 @@ class _One:
             print(f"best known plan of {self.case.case(self.aim)} is passed over: {why}", file=sys.stderr)
             return
         yield PeerRow(
-            self.case.name, BEST_KNOWN, self.aim.label, f"found by {plan.found_by}", peak_bytes=plan.peak_bytes,
-            share=round(plan.peak_bytes / self.keep_all.peak_bytes, 6), overhead=round(plan.overhead, 6),
-        )  # fmt: skip
+            self.case.name,
+            BEST_KNOWN,
+            self.aim.label,
+            f"found by {plan.found_by}",
+            peak_bytes=plan.peak_bytes,
+            share=round(plan.peak_bytes / self.keep_all.peak_bytes, 6),
+            overhead=round(plan.overhead, 6),
+        )
 
     def ours(self) -> Iterator[Row]:
         """Plans of strategies; the first with its bound and its target."""
@@ -114,9 +121,11 @@ class _One:
             if name == OURS:
                 row = self._bounded(row)
                 row = msgspec.structs.replace(
-                    row, target=None if self.aim.percent is None else round(self.aim.percent / 100, 6),
-                    limit_seconds=self.case.limit_seconds, resident_bytes=most_resident_bytes(),
-                )  # fmt: skip
+                    row,
+                    target=None if self.aim.percent is None else round(self.aim.percent / 100, 6),
+                    limit_seconds=self.case.limit_seconds,
+                    resident_bytes=most_resident_bytes(),
+                )
             yield row
 
     def _plan(self, name: str) -> PlanRow:
@@ -134,7 +143,9 @@ class _One:
         if len(set(costs)) > 1:
             raise AssertionError(f"{self.case.case(self.aim)}: {name} gave plans of different cost: {costs}")
         self._offer(name, evaluator_of(self.graph, _MEMORY).sequence(plan.schedule))
-        return msgspec.structs.replace(fitting(self.held.subject, name, None, self.aim.label, plan.report), cpu=least(runs))
+        return msgspec.structs.replace(
+            fitting(self.held.subject, name, None, self.aim.label, plan.report), cpu=least(runs)
+        )
 
     def _bounded(self, row: PlanRow) -> PlanRow:
         """The row with the better of the plan's own bound and the certificate's, and the CPU of the latter."""
@@ -160,14 +171,21 @@ class _One:
         if ops is not None:
             cost, peak_bytes = self._offer(peer.name, np.array(ops, dtype=np.int64))
             row = msgspec.structs.replace(
-                row, peak_bytes=peak_bytes, share=round(peak_bytes / self.keep_all.peak_bytes, 6),
+                row,
+                peak_bytes=peak_bytes,
+                share=round(peak_bytes / self.keep_all.peak_bytes, 6),
                 overhead=round(cost / self.keep_all.cost - 1, 6),
-            )  # fmt: skip
+            )
         yield row
 
     def _offer(self, found_by: str, ops: Any) -> tuple[float, int]:
         return self.bench.known.offer(
-            self.case.case(self.aim), self.graph, ops, budget_bytes=self.budget_bytes, found_by=found_by, pinned=self.aim.order == "pinned"
+            self.case.case(self.aim),
+            self.graph,
+            ops,
+            budget_bytes=self.budget_bytes,
+            found_by=found_by,
+            pinned=self.aim.order == "pinned",
         )
 
 

@@ -85,9 +85,17 @@ class Tables:
             packing, seconds = found
             table.check(packing)
             return PackRow(
-                self.name, asked, len(table.rows), live, packing.top_bytes, packing.bound_bytes, rule, packing.nodes,
-                seconds, capacity,
-            )  # fmt: skip
+                self.name,
+                asked,
+                len(table.rows),
+                live,
+                packing.top_bytes,
+                packing.bound_bytes,
+                rule,
+                packing.nodes,
+                seconds,
+                capacity,
+            )
 
         for rule, order, best in RULES if self.rules else ():
             once = partial(pack_once, table.intervals, order=order, best=best)
@@ -99,9 +107,13 @@ class Tables:
                 yield row(asked, found[0].rule, found, capacity)
         if self.peer is not None:
             yield PeerRow(
-                self.name, "MiniMalloc", f"within {self.capacities[0]}", "measured in the shared notes on allocation, section 1",
-                arena_bytes=self.capacities[0], cpu={"pack": self.peer},
-            )  # fmt: skip
+                self.name,
+                "MiniMalloc",
+                f"within {self.capacities[0]}",
+                "measured in the shared notes on allocation, section 1",
+                arena_bytes=self.capacities[0],
+                cpu={"pack": self.peer},
+            )
 
 
 @final
@@ -123,16 +135,27 @@ class PlanTables(OnSubject):
         allocator = find_allocator("auto")[1]
         for budget in self.budgets:
             clock = Clock()
-            planned = partial(clock.timed("plan", planner.optimize), graph, strategy=self.strategy, allocator=None, memory=memory)
+            planned = partial(
+                clock.timed("plan", planner.optimize), graph, strategy=self.strategy, allocator=None, memory=memory
+            )
             asked = LEAST if budget is None else str(budget)
             try:
                 plan = planned(budget)
             except planner.InfeasibleBudget as error:
                 asked = f"least that works, not {budget}"
                 plan = planned(error.minimum)
-            allocation, seconds = least_of(bench.repeat, "pack", partial(allocator, plan.graph, plan.schedule, memory=memory))
+            allocation, seconds = least_of(
+                bench.repeat, "pack", partial(allocator, plan.graph, plan.schedule, memory=memory)
+            )
             trace = planner.simulate(plan.graph, plan.schedule, memory=memory, allocation=allocation)
             yield PackRow(
-                self.name, f"{asked}, {self.strategy}", len(allocation.buffers), trace.peak_bytes, allocation.arena_bytes,
-                allocation.bound_bytes or 0, "auto", 0, {**least([clock.seconds]), **seconds},
-            )  # fmt: skip
+                self.name,
+                f"{asked}, {self.strategy}",
+                len(allocation.buffers),
+                trace.peak_bytes,
+                allocation.arena_bytes,
+                allocation.bound_bytes or 0,
+                "auto",
+                0,
+                {**least([clock.seconds]), **seconds},
+            )

@@ -47,7 +47,8 @@ class Processes:
         with tempfile.TemporaryDirectory() as cache:
             kept = {**os.environ, "NUMBA_CACHE_DIR": cache}
             found: dict[str, float] = {}
-            for command in sorted(self.commands, key=lambda command: not command.cold):  # cold first: it fills the cache of the others
+            # cold first: it fills the cache of the others
+            for command in sorted(self.commands, key=lambda command: not command.cold):
                 runs = 1 if command.cold else command.runs * bench.repeat
                 found[command.what] = min(_child_seconds(command.arguments, kept) for _ in range(runs))
         bare = found[self.commands[0].what]

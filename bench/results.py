@@ -1,4 +1,6 @@
-"""What a run of the benchmark leaves: rows of exact figures and CPU seconds, in a versioned JSON file, one row a line."""
+"""What a run of the benchmark leaves: rows of exact figures and CPU seconds, in a versioned JSON file, one row a
+line.
+"""
 
 from __future__ import annotations
 
@@ -79,8 +81,9 @@ class PlanRow(msgspec.Struct, frozen=True, tag_field="row", tag="plan", omit_def
         peak_bytes, arena_bytes, cost: of the plan; overhead: extra cost as a fraction of keep-all's.
         gap: overhead above the lower bound, as a fraction of keep-all's cost.
         recomputed_ops, extra_runs: ops that run again, and how many runs that makes.
-        cpu: search, pack, judge (the rest of `optimize`: replays, bounds, report); save, load, verify where asked. Where bytes were
-            searched for: of all the searches, and allocate (packed and judged) at the end. bound: of the certificate, where shown.
+        cpu: search, pack, judge (the rest of `optimize`: replays, bounds, report); save, load, verify where asked.
+            Where bytes were searched for: of all the searches, and allocate (packed and judged) at the end. bound: of
+                the certificate, where shown.
         target, limit_seconds: overhead to be reached, and CPU of `plan_seconds` allowed, where an issue says so.
         resident_bytes: most of the process up to then.
     """
@@ -124,7 +127,11 @@ class PlanRow(msgspec.Struct, frozen=True, tag_field="row", tag="plan", omit_def
             exact = [Measure("arena, bytes", self.arena_bytes or 0, True)]
         else:
             exact = [Measure("cost", self.cost or 0.0, True)]
-        files = [Measure(f"{phase}, CPU s", self.cpu[phase], False) for phase in ("save", "load", "verify") if phase in self.cpu]
+        files = [
+            Measure(f"{phase}, CPU s", self.cpu[phase], False)
+            for phase in ("save", "load", "verify")
+            if phase in self.cpu
+        ]
         return [*exact, Measure("plan, CPU s", self.plan_seconds, False), *files]
 
 
@@ -301,13 +308,15 @@ def results(suite: str, rows: tuple[Row, ...], *, commit: str | None, options: d
         suite=suite,
         machine=_machine(),
         versions={
-            "python": platform.python_version(), "planner": version("sublinear-planner"), **{name: version(name) for name in libraries},
+            "python": platform.python_version(),
+            "planner": version("sublinear-planner"),
+            **{name: version(name) for name in libraries},
         },
         commit=commit,
         options=options,
         most_resident_bytes=most_resident_bytes(),
         rows=rows,
-    )  # fmt: skip
+    )
 
 
 def most_resident_bytes() -> int:
@@ -318,11 +327,17 @@ def most_resident_bytes() -> int:
 def _machine() -> Machine:
     processor = platform.machine()
     if Path("/proc/cpuinfo").exists():
-        named = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+        named = [
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ]
         processor = named[0] if named else processor
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Machine(processor, cores, memory_bytes, f"{platform.system()} {platform.machine()}", min(_yardstick() for _ in range(7)))
+    return Machine(
+        processor, cores, memory_bytes, f"{platform.system()} {platform.machine()}", min(_yardstick() for _ in range(7))
+    )
 
 
 def _yardstick() -> float:
@@ -336,9 +351,13 @@ def _yardstick() -> float:
 def current_commit() -> str | None:
     """Short hash of the tree, "+" where the planner has changes, None outside git."""
     try:
-        words = [subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip() for command in (
-            ("rev-parse", "--short=10", "HEAD"), ("status", "--porcelain", "--", "planner"),
-        )]  # fmt: skip
+        words = [
+            subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+            for command in (
+                ("rev-parse", "--short=10", "HEAD"),
+                ("status", "--porcelain", "--", "planner"),
+            )
+        ]
     except (OSError, subprocess.CalledProcessError):
         return None
     return words[0] + ("+" if words[1] else "")

@@ -22,7 +22,12 @@ def wanted(suite: Suite, *, size: Size) -> list[Case]:
 
 
 def run(
-    suite: Suite, *, size: Size = "normal", repeat: int = 1, progress: Progress = lambda *_: None, known: BestKnown | None = None
+    suite: Suite,
+    *,
+    size: Size = "normal",
+    repeat: int = 1,
+    progress: Progress = lambda *_: None,
+    known: BestKnown | None = None,
 ) -> Results:
     """Measure the cases of a suite. What is missing here is named on stderr and left out.
 

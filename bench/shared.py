@@ -1,4 +1,6 @@
-"""The shared data that some suites read: `PLANNER_SHARED`, by default beside the repository. Nothing of it is kept here."""
+"""The shared data that some suites read: `PLANNER_SHARED`, by default beside the repository. Nothing of it is kept
+here.
+"""
 
 from __future__ import annotations
 

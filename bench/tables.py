@@ -19,7 +19,9 @@ def table(results: Results) -> str:
     """Everything in a run, as Markdown."""
     parts = [
         _targets([row for row in results.rows if isinstance(row, TargetRow)]),
-        _overheads(results) if any(isinstance(row, PlanRow) and row.limit_seconds for row in results.rows) else _plans(results),
+        _overheads(results)
+        if any(isinstance(row, PlanRow) and row.limit_seconds for row in results.rows)
+        else _plans(results),
         *_packings(results),
         _graphs([row for row in results.rows if isinstance(row, GraphRow)]),
         _seconds([row for row in results.rows if isinstance(row, PlanRow)]),
@@ -80,7 +82,11 @@ def _plans(results: Results) -> str:
             if (peer.graph, peer.budget) == (graph, budget):
                 cells[peer.peer] = _peer_cell(peer)
         packing = [allocator or "live bytes"] if several else []
-        shown = budget if here[0].budget_bytes is None or not budget.endswith("l") else f"{budget}, {format_bytes(here[0].budget_bytes)}"
+        shown = (
+            budget
+            if here[0].budget_bytes is None or not budget.endswith("l")
+            else f"{budget}, {format_bytes(here[0].budget_bytes)}"
+        )
         lines.append((graph, shown, *packing, *(cells.get(name, "") for name in names)))
     return _markdown(("graph", "budget", *(["allocator"] if several else []), *names), lines)
 
@@ -105,30 +111,68 @@ def _graphs(rows: list[GraphRow]) -> str:
     if not rows:
         return ""
     phases = tuple(dict.fromkeys(phase for row in rows for phase in row.cpu))
-    head = ("graph", "ops", "scope", "allocator", "keep-all peak", "arena", "peak bound", *(f"{phase}, s" for phase in phases))
-    return _markdown(head, [
-        (
-            row.graph, f"{row.ops:,}", row.scope, row.allocator or "live bytes", format_bytes(row.keep_all.peak_bytes),
-            format_bytes(row.keep_all.arena_bytes), format_bytes(row.peak_lower_bound), *(f"{row.cpu[phase]:.3f}" for phase in phases),
-        )
-        for row in rows
-    ])  # fmt: skip
+    head = (
+        "graph",
+        "ops",
+        "scope",
+        "allocator",
+        "keep-all peak",
+        "arena",
+        "peak bound",
+        *(f"{phase}, s" for phase in phases),
+    )
+    return _markdown(
+        head,
+        [
+            (
+                row.graph,
+                f"{row.ops:,}",
+                row.scope,
+                row.allocator or "live bytes",
+                format_bytes(row.keep_all.peak_bytes),
+                format_bytes(row.keep_all.arena_bytes),
+                format_bytes(row.peak_lower_bound),
+                *(f"{row.cpu[phase]:.3f}" for phase in phases),
+            )
+            for row in rows
+        ],
+    )
 
 
 def _seconds(rows: list[PlanRow]) -> str:
-    """CPU of a plan, by graph and strategy: the median over budgets, and where it goes; nothing of what is too quick to matter."""
+    """CPU of a plan, by graph and strategy: the median over budgets, and where it goes; nothing of what is too quick to
+    matter.
+    """
     lines = []
     for graph, strategy, allocator in dict.fromkeys((row.graph, row.strategy, row.allocator) for row in rows):
-        here = [row for row in rows if (row.graph, row.strategy, row.allocator) == (graph, strategy, allocator) and row.cpu]
-        here = [row for row in here if row.budget_bytes is not None or row.budget == LEAST]  # the rest are many searches
+        here = [
+            row for row in rows if (row.graph, row.strategy, row.allocator) == (graph, strategy, allocator) and row.cpu
+        ]
+        # the rest are many searches
+        here = [row for row in here if row.budget_bytes is not None or row.budget == LEAST]
         if not here or max(row.plan_seconds for row in here) < QUICK_SECONDS:
             continue
         phases = [median(row.cpu.get(phase, 0.0) for row in here) for phase in ("search", "pack", "judge")]
         whole = [row.plan_seconds for row in here]
-        files = [next((f"{row.cpu[phase]:.3f}" for row in here if phase in row.cpu), "") for phase in ("save", "load", "verify")]
+        files = [
+            next((f"{row.cpu[phase]:.3f}" for row in here if phase in row.cpu), "")
+            for phase in ("save", "load", "verify")
+        ]
         spread = (median(whole), max(whole))
         lines.append((graph, strategy, allocator or "live bytes", *(f"{s:.3f}" for s in (*spread, *phases)), *files))
-    head = ("graph", "strategy", "allocator", "plan, s", "slowest, s", "search", "pack", "judge", "save", "load", "verify")
+    head = (
+        "graph",
+        "strategy",
+        "allocator",
+        "plan, s",
+        "slowest, s",
+        "search",
+        "pack",
+        "judge",
+        "save",
+        "load",
+        "verify",
+    )
     return _markdown(head, lines) if lines else ""
 
 
@@ -143,13 +187,39 @@ def _packings(results: Results) -> tuple[str, str]:
             rules.setdefault(row.instance, {})[row.rule] = f"{above}, {row.cpu['pack']:.3f} s"
             continue
         peer = peers.get((row.instance, row.asked))
-        proven = "smallest" if row.arena_bytes == row.bound_bytes else f"within {_above(row.arena_bytes, row.bound_bytes)[1:]}"
-        runs.append((
-            row.instance, row.asked, f"{row.buffers:,}", f"{row.live_bytes}", f"{row.arena_bytes}", above, proven, row.rule,
-            f"{row.nodes:,}", *(f"{row.cpu[phase]:.3f}" if phase in row.cpu else "" for phase in ("plan", "pack")),
-            f"{peer.cpu['pack']:.2f}" if peer else "",
-        ))  # fmt: skip
-    head = ("buffers of", "asked", "buffers", "live, bytes", "arena, bytes", "above live", "proven", "by", "nodes", "plan, s", "pack, s")
+        proven = (
+            "smallest"
+            if row.arena_bytes == row.bound_bytes
+            else f"within {_above(row.arena_bytes, row.bound_bytes)[1:]}"
+        )
+        runs.append(
+            (
+                row.instance,
+                row.asked,
+                f"{row.buffers:,}",
+                f"{row.live_bytes}",
+                f"{row.arena_bytes}",
+                above,
+                proven,
+                row.rule,
+                f"{row.nodes:,}",
+                *(f"{row.cpu[phase]:.3f}" if phase in row.cpu else "" for phase in ("plan", "pack")),
+                f"{peer.cpu['pack']:.2f}" if peer else "",
+            )
+        )
+    head = (
+        "buffers of",
+        "asked",
+        "buffers",
+        "live, bytes",
+        "arena, bytes",
+        "above live",
+        "proven",
+        "by",
+        "nodes",
+        "plan, s",
+        "pack, s",
+    )
     names = tuple(dict.fromkeys(rule for row in rules.values() for rule in row))
     return (
         _markdown((*head, "MiniMalloc, s"), runs) if runs else "",
@@ -171,7 +241,8 @@ def _footer(results: Results) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in results.versions.items())
     options = ", ".join(f"{name} {value}" for name, value in results.options.items())
     return (
-        f"`{results.suite}` at {results.commit or 'no commit'} ({options}). CPU seconds, least of {results.options.get('repeat', 1)};"
+        f"`{results.suite}` at {results.commit or 'no commit'} ({options}). CPU seconds, least of"
+        f" {results.options.get('repeat', 1)};"
         f" {machine.processor}, {machine.cores} cores, {format_bytes(machine.memory_bytes)}, {machine.system},"
         f" yardstick {1000 * machine.yardstick_seconds:.1f} ms; {versions}. Most resident memory of the run"
         f" {format_bytes(results.most_resident_bytes)}."
@@ -179,7 +250,9 @@ def _footer(results: Results) -> str:
 
 
 class Change(NamedTuple):
-    """One measure of one row in two runs. `ratio` is new to old; CPU by the yardstick of each run. None: only one has it."""
+    """One measure of one row in two runs. `ratio` is new to old; CPU by the yardstick of each run. None: only one has
+    it.
+    """
 
     key: str
     what: str
@@ -205,12 +278,25 @@ def changes(old: Results, new: Results) -> list[Change]:
             found.append(Change(row.key, "row", None, None, None, "gone"))
             continue
         if isinstance(row, PlanRow) and isinstance(other, PlanRow) and row.status != other.status:
-            found.append(Change(row.key, "status", None, None, None, "no longer fits" if row.status == "fits" else "now fits"))
+            found.append(
+                Change(row.key, "status", None, None, None, "no longer fits" if row.status == "fits" else "now fits")
+            )
         if isinstance(row, TargetRow) and isinstance(other, TargetRow):
             missed = row.hit and not other.hit
-            found.append(Change(row.key, row.unit, row.measured, other.measured, _ratio(row.measured, other.measured), "missed" * missed))
+            found.append(
+                Change(
+                    row.key,
+                    row.unit,
+                    row.measured,
+                    other.measured,
+                    _ratio(row.measured, other.measured),
+                    "missed" * missed,
+                )
+            )
         theirs = {measure.what: measure for measure in other.measures()}
-        found += [_change(row.key, m, theirs[m.what], 1.0 if m.exact else scale) for m in row.measures() if m.what in theirs]
+        found += [
+            _change(row.key, m, theirs[m.what], 1.0 if m.exact else scale) for m in row.measures() if m.what in theirs
+        ]
     return found
 
 
@@ -238,13 +324,22 @@ def comparison(old: Results, new: Results) -> str:
     flagged = [change for change in found if change.flag]
     rest = [c for c in found if not c.flag and c.ratio is not None and _moved(c)]
     lines = [
-        (c.flag or "better", c.key, c.what, *(_number(value, ".6g") for value in (c.old, c.new)), _number(c.ratio, ".3f"))
+        (
+            c.flag or "better",
+            c.key,
+            c.what,
+            *(_number(value, ".6g") for value in (c.old, c.new)),
+            _number(c.ratio, ".3f"),
+        )
         for c in (*flagged, *sorted(rest, key=lambda c: c.ratio or 0.0))
     ]
     fresh = len({(type(row), row.key) for row in new.rows} - {(type(row), row.key) for row in old.rows})
     cpu = [c.ratio for c in found if c.ratio is not None and "CPU" in c.what]
     speed = f"; CPU against the yardstick x{median(cpu):.2f} in the median" if cpu else ""
-    summary = f"{len(regressions(found))} regressions, {len(rest)} better, {len(found)} measures compared, {fresh} rows are new{speed}."
+    summary = (
+        f"{len(regressions(found))} regressions, {len(rest)} better, {len(found)} measures compared,"
+        f" {fresh} rows are new{speed}."
+    )
     head = ("", "row", "measure", "old", "new", "ratio")
     return (_markdown(head, lines) + "\n\n" if lines else "") + f"{old.commit} -> {new.commit}: {summary}\n"
 

@@ -19,7 +19,10 @@ class Rows:
     def plans(self, graph: str, budget: str, **fields: str | None) -> list[PlanRow]:
         """Plans that fit, cheapest first."""
         found = [row for row in self.rows if isinstance(row, PlanRow) and row.graph == graph and row.budget == budget]
-        return sorted((row for row in found if row.overhead is not None and _has(row, fields)), key=lambda row: row.overhead or 0.0)
+        return sorted(
+            (row for row in found if row.overhead is not None and _has(row, fields)),
+            key=lambda row: row.overhead or 0.0,
+        )
 
     def peer(self, graph: str, budget: str, **fields: str | None) -> PeerRow | None:
         found = [row for row in self.rows if isinstance(row, PeerRow) and row.graph == graph and row.budget == budget]
@@ -49,7 +52,8 @@ class Target:
     """What an issue asks of the numbers; a `TargetRow` once measured.
 
     Args:
-        measured: (value, limit) from the rows of its suite, or None where they are not there; a value of None: no plan was found.
+        measured: (value, limit) from the rows of its suite, or None where they are not there; a value of None: no plan
+            was found.
         strict: the value must be below the limit.
     """
 

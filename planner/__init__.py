@@ -62,7 +62,8 @@ _HOMES = {
     "api": ("allocate", "curve", "load", "optimize", "simulate"),
     "curves": ("Curve", "load_curve"),
     "errors": (
-        "GraphError", "InfeasibleBudget", "KernelCacheError", "OutputError", "PlanFileError", "PlannerError", "ScheduleError",
+        "GraphError", "InfeasibleBudget", "KernelCacheError", "OutputError", "PlanFileError", "PlannerError",
+            "ScheduleError",
         "TimeLimit", "UnitError", "UnknownAllocator", "UnknownStrategy", "VerificationError",
     ),
     "footprint": ("Footprint", "estimate"),

@@ -54,27 +54,29 @@ def optimize(
 ) -> Plan:
     """The cheapest plan found that fits the budget; without a budget, the one of least peak.
 
-    Whatever a strategy proposes is packed and replayed by the judge before it is returned. Where the arena misses the budget
-    that the peak meets, the search is asked again for the difference; where packing wastes more than a thousandth of the plan of
-    least peak, plans of a smaller arena are asked for.
+    Whatever a strategy proposes is packed and replayed by the judge before it is returned. Where the arena misses the
+    budget that the peak meets, the search is asked again for the difference; where packing wastes more than a
+    thousandth of the plan of least peak, plans of a smaller arena are asked for.
 
     Args:
         graph: a networkx DiGraph in the schema, a `Graph`, or the path of an ONNX or JSON file.
-        budget: `"7GB"`, `"7GiB"`, bytes, a fraction of the keep-all peak in the same scope (`0.4`, `"40%"`), or `"auto"`: what the
-            device has free.
+        budget: `"7GB"`, `"7GiB"`, bytes, a fraction of the keep-all peak in the same scope (`0.4`, `"40%"`), or
+            `"auto"`: what the device has free.
         strategy: a registered name, or a callable Problem -> Proposal.
         allocator: a registered name, or a callable; None plans live bytes, without offsets.
         memory: what the budget covers.
         order: "pinned" forbids first runs in another order than the program's.
-        save: patterns over ops that are never computed again: a name (`"conv*"`), `"op:Conv"` for an op type, `"module:layer1"` for a
-            module and all inside it.
-        recompute: the same patterns over forward ops of which nothing is kept for the backward pass, which computes again what it needs
-            of them; or a preset: `"none"` (nothing else is computed again), `"selective"` (cheap ops), `"full"` (everything between
-            about sqrt(n) boundaries) or `"auto"` (no rule). The search is as free as ever with all other ops. Where rules meet, `save`
-            wins, and a pattern wins over a preset. The report says what came of each; see `planner.userrules`.
+        save: patterns over ops that are never computed again: a name (`"conv*"`), `"op:Conv"` for an op type,
+            `"module:layer1"` for a module and all inside it.
+        recompute: the same patterns over forward ops of which nothing is kept for the backward pass, which computes
+            again what it needs of them; or a preset: `"none"` (nothing else is computed again), `"selective"` (cheap
+            ops), `"full"` (everything between about sqrt(n) boundaries) or `"auto"` (no rule). The search is as free as
+            ever with all other ops. Where rules meet, `save` wins, and a pattern wins over a preset. The report says
+            what came of each; see `planner.userrules`.
         effort: search work relative to the default; counted in moves, so the result is the same on any machine.
         time_limit: seconds; the best plan so far is returned, and says that it was cut short.
-        progress: called at each plan judged, with a `Standing`; it has no say in the result, and what it raises ends the search.
+        progress: called at each plan judged, with a `Standing`; it has no say in the result, and what it raises ends
+            the search.
     Raises:
         InfeasibleBudget: no plan fits; carries the least that works, and what no plan can go below.
         TimeLimit: the limit passed before a plan was found.
@@ -107,11 +109,24 @@ def optimize(
     finally:
         if watcher is not None and watcher.failure is not None:  # a strategy may have taken it for its own
             raise watcher.failure
-    report = work.report(name, solution, budget_bytes, "least peak" if budget is None else str(budget), effort=float(effort), order=order)
+    report = work.report(
+        name, solution, budget_bytes, "least peak" if budget is None else str(budget), effort=float(effort), order=order
+    )
     return Plan(
-        program, solution.proposal.schedule, solution.allocation, report, name, work.allocator_name, budget_bytes, memory, seed,
-        float(effort), save, recompute, order,
-    )  # fmt: skip
+        program,
+        solution.proposal.schedule,
+        solution.allocation,
+        report,
+        name,
+        work.allocator_name,
+        budget_bytes,
+        memory,
+        seed,
+        float(effort),
+        save,
+        recompute,
+        order,
+    )
 
 
 def curve(
@@ -132,20 +147,21 @@ def curve(
 ) -> Curve:
     """What memory costs: the cheapest plan found at each of many budgets, by each of several strategies.
 
-    Within a strategy every plan found serves every budget that it fits, so that a larger budget never costs more, and is where the
-    searches at its neighbours begin. Each point says what no plan within its budget can cost less than, and has its plan (`Curve.plan`).
+    Within a strategy every plan found serves every budget that it fits, so that a larger budget never costs more, and
+    is where the searches at its neighbours begin. Each point says what no plan within its budget can cost less than,
+    and has its plan (`Curve.plan`).
 
     Args:
         graph, allocator, memory, order, save, recompute, effort, seed: as for `optimize`.
-        budgets: an int: that many, evenly from the least arena any of the strategies reaches to that of keep-all. A list: each in any
-            form that `optimize` takes (`[7_000_000_000]`, `["4GB", "40%"]`); equals are asked once.
+        budgets: an int: that many, evenly from the least arena any of the strategies reaches to that of keep-all. A
+            list: each in any form that `optimize` takes (`[7_000_000_000]`, `["4GB", "40%"]`); equals are asked once.
         strategies: registered names, or callables.
         time_limit: seconds for the whole curve; what it stops is marked so.
         jobs: processes; -1 takes every core. The curve is the same with any number.
         progress: called after each search and each bound with (done, total, what).
     Raises:
-        GraphError, UnitError, UnknownStrategy, UnknownAllocator, PlannerError: the arguments. A budget that nothing fits is a point
-            of the curve, not an error. Ctrl-C returns the points found so far, if there are any.
+        GraphError, UnitError, UnknownStrategy, UnknownAllocator, PlannerError: the arguments. A budget that nothing
+            fits is a point of the curve, not an error. Ctrl-C returns the points found so far, if there are any.
 
     >>> from planner import zoo
     >>> [(point.budget, point.cost) for point in curve(zoo.chain(8), [7, 8, 9]).points]  # public case C1
@@ -240,7 +256,10 @@ def _seed(seed: int) -> int:
 
 def _check_memory(memory: MemoryModel) -> None:
     if not isinstance(memory, MemoryModel):
-        raise PlannerError(f"memory {_shown(memory)} is not a MemoryModel; write memory=MemoryModel(scope=..., alignment=..., reserve=...)")
+        raise PlannerError(
+            f"memory {_shown(memory)} is not a MemoryModel; write memory=MemoryModel(scope=..., alignment=...,"
+            " reserve=...)"
+        )
     for name in ("alignment", "reserve"):
         if isinstance(getattr(memory, name), bool):
             raise PlannerError(f"{name} {getattr(memory, name)!r} is not a number of bytes")
@@ -248,7 +267,9 @@ def _check_memory(memory: MemoryModel) -> None:
 
 def _check_schedule(schedule: Schedule) -> None:
     if not isinstance(schedule, Schedule):
-        raise PlannerError(f"schedule {_shown(schedule)} is not a Schedule; write Schedule.of([Compute(...), Free(...), ...])")
+        raise PlannerError(
+            f"schedule {_shown(schedule)} is not a Schedule; write Schedule.of([Compute(...), Free(...), ...])"
+        )
 
 
 def _int(value: Any) -> int | None:

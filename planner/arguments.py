@@ -86,7 +86,9 @@ def _call(text: str, given: dict[str, Any]) -> Any:
         with suppress(ValueError):
             sys.path.remove(folder)
     if not isinstance(graph, (nx.Graph, Program)):
-        raise errors.GraphError(f"{text!r} returned {type(graph).__name__}, expected a networkx.DiGraph or a planner.Graph")
+        raise errors.GraphError(
+            f"{text!r} returned {type(graph).__name__}, expected a networkx.DiGraph or a planner.Graph"
+        )
     return graph
 
 
@@ -150,7 +152,9 @@ def _dims(items: tuple[str, ...]) -> dict[str, int]:
         name, equals, value = item.rpartition("=")
         digits = value.isascii() and value.isdecimal() and len(value) <= MOST_DIGITS
         if not equals or not name or not digits or int(value) < 1:
-            raise click.UsageError(f"--dim {_shown(item)!r}: write NAME=VALUE with VALUE an int >= 1, as --dim height=224")
+            raise click.UsageError(
+                f"--dim {_shown(item)!r}: write NAME=VALUE with VALUE an int >= 1, as --dim height=224"
+            )
         if name in dims:
             raise click.UsageError(f"--dim {_shown(name)} is given twice; give it once")
         dims[name] = int(value)
@@ -158,14 +162,20 @@ def _dims(items: tuple[str, ...]) -> dict[str, int]:
 
 
 def step_of(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of the graph, and the arguments of `footprint.estimate`, where its own optimizer is not to be that of the graph."""
+    """The options of the graph, and the arguments of `footprint.estimate`, where its own optimizer is not to be that of
+    the graph.
+    """
     named = {name: options[name] for name in ("micro_batches", "gradients", "update", "master_weights", "lowering")}
     bare = options["optimizer"] == "none"
-    return {**options, "optimizer": "none" if bare else None}, {**named, "optimizer": None if bare else options["optimizer"]}
+    return {**options, "optimizer": "none" if bare else None}, {
+        **named,
+        "optimizer": None if bare else options["optimizer"],
+    }
 
 
 def prediction_of(text: str, options: dict[str, Any], *, given: list[str]) -> Prediction:
-    """What a run of a plan file, or of GRAPH as `estimate` takes it, is predicted to hold; all of it, whatever the plan's scope.
+    """What a run of a plan file, or of GRAPH as `estimate` takes it, is predicted to hold; all of it, whatever the
+    plan's scope.
 
     Args:
         given: options on the command line that say which graph, which a plan file does not need.
@@ -188,7 +198,9 @@ def prediction_of(text: str, options: dict[str, Any], *, given: list[str]) -> Pr
     from planner.footprint import estimate
     from planner.units import parse_bytes
 
-    memory = MemoryModel("total", 1 if options["alignment"] is None else parse_bytes(options["alignment"], what="alignment"))
+    memory = MemoryModel(
+        "total", 1 if options["alignment"] is None else parse_bytes(options["alignment"], what="alignment")
+    )
     graph_options, named = step_of(options)
     found = estimate(graph_of(text, graph_options), memory=memory, **named)
     return Prediction(found.graph, found.fingerprint, found.peak_bytes, None, memory.alignment)

@@ -1,8 +1,10 @@
 """What one measured run says about the next: memory needed = baseline + ratio x simulated peak.
 
-The baseline is what does not grow with the model: interpreter and libraries on the host, nothing on a device, whose allocator counts
-tensors alone. The ratio holds all that no graph shows and that does grow: gradients of a framework that are kept longer, workspace,
-rounding, fragmentation. One run gives one ratio; without a baseline the ratio takes that in too, and is then too high for larger models.
+The baseline is what does not grow with the model: interpreter and libraries on the host, nothing on a device, whose
+allocator counts
+tensors alone. The ratio holds all that no graph shows and that does grow: gradients of a framework that are kept
+longer, workspace, rounding, fragmentation. One run gives one ratio; without a baseline the ratio takes that in too, and
+is then too high for larger models.
 """
 
 from __future__ import annotations
@@ -65,16 +67,22 @@ class Calibration(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not 0 <= self.baseline_bytes <= MAX_BYTES or not 0 <= self.measured_bytes <= MAX_BYTES:
-            raise PlannerError(f"a calibration of {self.measured_bytes} bytes with a baseline of {self.baseline_bytes} is out of range")
+            raise PlannerError(
+                f"a calibration of {self.measured_bytes} bytes with a baseline of {self.baseline_bytes} is out of range"
+            )
         if self.predicted is None:
             return
         if not 1 <= self.predicted.peak_bytes <= MAX_BYTES:
-            raise PlannerError(f"a predicted peak of {self.predicted.peak_bytes} bytes gives no ratio; name a graph that holds something")
+            raise PlannerError(
+                f"a predicted peak of {self.predicted.peak_bytes} bytes gives no ratio; name a graph that"
+                " holds something"
+            )
         if not self.measured_bytes and not self.baseline_bytes:
             raise PlannerError("nothing was measured, for the command ended before the first sample; there is no ratio")
         if self.baseline_bytes >= self.measured_bytes:
             raise PlannerError(
-                f"the baseline of {self.baseline_bytes} bytes is not below the {self.measured_bytes} measured, so nothing is left for the "
+                f"the baseline of {self.baseline_bytes} bytes is not below the {self.measured_bytes} measured, so"
+                " nothing is left for the "
                 "model; measure what the command takes before it trains"
             )
 
@@ -102,10 +110,13 @@ class Calibration(msgspec.Struct, frozen=True):
         """
         self._parts()
         if memory.scope != "total":
-            raise PlannerError(f"a calibration is of all memory, and scope {memory.scope!r} is a part of it; use scope 'total'")
+            raise PlannerError(
+                f"a calibration is of all memory, and scope {memory.scope!r} is a part of it; use scope 'total'"
+            )
         if self.predicted is not None and memory.alignment != self.predicted.alignment:
             raise PlannerError(
-                f"the calibration was taken with alignment {self.predicted.alignment}, not {memory.alignment}; give the same alignment"
+                f"the calibration was taken with alignment {self.predicted.alignment}, not {memory.alignment};"
+                " give the same alignment"
             )
 
     def check_device(self, name: str) -> None:
@@ -116,12 +127,16 @@ class Calibration(msgspec.Struct, frozen=True):
         """
         if self.kind != "device":
             raise PlannerError(
-                f"the calibration is of host memory, and says nothing about device {name!r}; write a size, or measure a run on a device"
+                f"the calibration is of host memory, and says nothing about device {name!r}; write a size, or"
+                " measure a run on a device"
             )
 
     def _parts(self) -> tuple[int, int]:
         if self.predicted is None:
-            raise PlannerError("the calibration holds no prediction, so there is no ratio to apply; measure it again with --against GRAPH")
+            raise PlannerError(
+                "the calibration holds no prediction, so there is no ratio to apply; measure it again with"
+                " --against GRAPH"
+            )
         return self.measured_bytes - self.baseline_bytes, self.predicted.peak_bytes
 
     def __str__(self) -> str:
@@ -136,7 +151,10 @@ class Calibration(msgspec.Struct, frozen=True):
             OutputError: it cannot be written.
         """
         ratio = None if self.predicted is None else self.ratio
-        write_whole(path, msgspec.json.encode({"format": FORMAT, "version": VERSION, "ratio": ratio, **msgspec.structs.asdict(self)}))
+        write_whole(
+            path,
+            msgspec.json.encode({"format": FORMAT, "version": VERSION, "ratio": ratio, **msgspec.structs.asdict(self)}),
+        )
 
 
 def load_calibration(path: str | os.PathLike[str]) -> Calibration:
@@ -152,12 +170,15 @@ def load_calibration(path: str | os.PathLike[str]) -> Calibration:
     except (msgspec.ValidationError, PlannerError, RecursionError) as error:
         raise PlanFileError(f"{str(path)!r} is damaged: {error}") from None
     if head.get("ratio") != ratio:
-        raise PlanFileError(f"{str(path)!r} is damaged: its ratio is {head.get('ratio')!r}, and its bytes give {ratio!r}")
+        raise PlanFileError(
+            f"{str(path)!r} is damaged: its ratio is {head.get('ratio')!r}, and its bytes give {ratio!r}"
+        )
     return found
 
 
 def read_baseline(text: str) -> tuple[int, Kind | None]:
-    """Bytes that do not depend on the model, from a size or the file of a measurement; and the kind of memory, where a file says it.
+    """Bytes that do not depend on the model, from a size or the file of a measurement; and the kind of memory, where a
+    file says it.
 
     Raises:
         PlannerError: neither.

@@ -19,7 +19,10 @@ from planner.commands.pack import pack
 from planner.commands.plans import curve, optimize, simulate, verify
 from planner.console import exit_code, fail, silence
 
-EXIT_HELP = "Exit codes: 0 fits, 1 internal error, 2 usage, 3 unreadable graph or plan, 4 infeasible, 5 time limit, 6 verification failed."
+EXIT_HELP = (
+    "Exit codes: 0 fits, 1 internal error, 2 usage, 3 unreadable graph or plan, 4 infeasible, 5 time limit, "
+    "6 verification failed."
+)
 
 
 @click.group(epilog=EXIT_HELP)
@@ -37,9 +40,11 @@ def main() -> None:
     for stream in ("stdout", "stderr"):
         if getattr(sys, stream) is None:  # closed by the caller
             setattr(sys, stream, open(os.devnull, "w"))  # noqa: SIM115
-    gc.set_threshold(100_000, 50, 50)  # graphs are many objects that all stay: looking for garbage among them took a tenth of the time
+    # graphs are many objects that all stay: looking for garbage among them took a tenth of the time
+    gc.set_threshold(100_000, 50, 50)
     ours = sys.argv[1:]
-    as_json = "--json" in ours[: ours.index("--")] if "--" in ours else "--json" in ours  # a measured command has options of its own
+    # a measured command has options of its own
+    as_json = "--json" in ours[: ours.index("--")] if "--" in ours else "--json" in ours
     interrupts = _noted_interrupts()
     try:
         code = cli.main(standalone_mode=False)
@@ -54,7 +59,11 @@ def main() -> None:
     except Exception as error:
         if interrupts:  # one that a compiler's callback swallowed, and failed of
             fail("Abort", "interrupted before there was a result", 130, as_json=as_json)
-        if isinstance(error, OSError) and error.filename is None and error.errno in (errno.ENOSPC, errno.EIO, errno.EBADF):
+        if (
+            isinstance(error, OSError)
+            and error.filename is None
+            and error.errno in (errno.ENOSPC, errno.EIO, errno.EBADF)
+        ):
             silence()  # click's own help and version
             fail("OutputError", f"cannot write to standard output: {error.strerror}", 2, as_json=False)
         said = f"internal error: {type(error).__name__}: {' '.join(str(error).split())}"
@@ -69,7 +78,9 @@ def main() -> None:
 
 
 def _noted_interrupts() -> list[int]:
-    """Filled at each Ctrl-C, which is a KeyboardInterrupt as ever: compilers swallow some and fail in a way of their own."""
+    """Filled at each Ctrl-C, which is a KeyboardInterrupt as ever: compilers swallow some and fail in a way of their
+    own.
+    """
     interrupts: list[int] = []
 
     def heard(number: int, frame: FrameType | None) -> None:

@@ -31,17 +31,20 @@ def check_output(output: str | None, *, force: bool) -> None:
     if os.path.exists(output) and not force:
         raise click.UsageError(f"{output!r} exists; overwrite it with -f, or name another file")
     folder = os.path.dirname(os.path.abspath(output))
-    special = not output or (os.path.exists(output) and not os.path.isfile(output))  # no name; a folder, a device, a pipe
+    # no name; a folder, a device, a pipe
+    special = not output or (os.path.exists(output) and not os.path.isfile(output))
     if special or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
         raise errors.OutputError(f"cannot write {output!r}; name a file in a folder that exists and can be written")
 
 
 @contextmanager
 def printing() -> Iterator[None]:
-    """Around all that writes results, so that an output which cannot take them is told from everything else that may fail.
+    """Around all that writes results, so that an output which cannot take them is told from everything else that may
+    fail.
 
     Raises:
-        OutputError: standard output cannot be written. A reader that has left, as `head` does, ends the program in peace.
+        OutputError: standard output cannot be written. A reader that has left, as `head` does, ends the program in
+            peace.
     """
     try:
         yield
@@ -51,7 +54,9 @@ def printing() -> Iterator[None]:
         raise click.exceptions.Exit(0) from None
     except UnicodeEncodeError as error:
         shown = printable(error.object[error.start : error.end])
-        raise errors.OutputError(f"standard output cannot show {shown!r} as {error.encoding}; set PYTHONIOENCODING=utf-8") from None
+        raise errors.OutputError(
+            f"standard output cannot show {shown!r} as {error.encoding}; set PYTHONIOENCODING=utf-8"
+        ) from None
     except OSError as error:
         silence()
         raise errors.OutputError(f"cannot write to standard output: {error.strerror or error}") from None
@@ -96,7 +101,9 @@ def fail(kind: str, message: str, code: int, *, as_json: bool, error: errors.Pla
     """Say what is wrong, and exit; with `as_json` also as the one object on standard output."""
     say(message, last_line=isinstance(error, errors.InfeasibleBudget))
     if as_json:
-        facts = {} if error is None else {name: value for name, value in vars(error).items() if not name.startswith("_")}
+        facts = (
+            {} if error is None else {name: value for name, value in vars(error).items() if not name.startswith("_")}
+        )
         head = {"error": kind, "message": shown(message)}
         with suppress(errors.OutputError, click.exceptions.Exit):  # it has been said on standard error
             try:

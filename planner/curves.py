@@ -1,4 +1,6 @@
-"""The trade-off curve: what each byte of budget costs in recomputation. Prints as a table; saves as CSV, JSON or a figure."""
+"""The trade-off curve: what each byte of budget costs in recomputation. Prints as a table; saves as CSV, JSON or a
+figure.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +41,15 @@ class Point(msgspec.Struct, frozen=True):
 
     Args:
         strategy, budget: what was asked; the budget in bytes, reserve included.
-        status: "fits"; "infeasible": the strategy has no plan within the budget; "not reached": the search was stopped before.
+        status: "fits"; "infeasible": the strategy has no plan within the budget; "not reached": the search was stopped
+            before.
         minimum: where nothing fits, the least arena + reserve the strategy reached: the least budget it can do.
         peak_bytes, arena_bytes, cost: of the plan; None where nothing fits.
         overhead: extra cost as a fraction of keep-all's.
         recomputed_ops, extra_runs: ops run more than once, and their runs beyond the first.
         cut_short: True if a time limit or Ctrl-C stopped the search at this budget: more time may find a better plan.
-        cost_lower_bound: proven: no plan whose live bytes fit the budget costs less, however it is packed. None: proven that none fits.
+        cost_lower_bound: proven: no plan whose live bytes fit the budget costs less, however it is packed. None: proven
+            that none fits.
         gap: how far the cost may be above the best possible, as a fraction of keep-all's; None where nothing fits.
     """
 
@@ -64,7 +68,15 @@ class Point(msgspec.Struct, frozen=True):
     gap: Optional[float] = None
 
     def __post_init__(self) -> None:
-        found = (self.peak_bytes, self.arena_bytes, self.cost, self.overhead, self.recomputed_ops, self.extra_runs, self.gap)
+        found = (
+            self.peak_bytes,
+            self.arena_bytes,
+            self.cost,
+            self.overhead,
+            self.recomputed_ops,
+            self.extra_runs,
+            self.gap,
+        )
         if any((value is None) == (self.status == "fits") for value in found):
             raise ValueError(f"a point with status {self.status!r} and figures {found}")
         if self.status == "fits" and self.cost_lower_bound is None:
@@ -74,7 +86,8 @@ class Point(msgspec.Struct, frozen=True):
 class Curve(msgspec.Struct, frozen=True, dict=True):
     """What `curve` returns.
 
-    Within one strategy a larger budget never costs more, nor is more proven of it; arena + reserve never exceeds the budget.
+    Within one strategy a larger budget never costs more, nor is more proven of it; arena + reserve never exceeds the
+    budget.
 
     Args:
         graph, fingerprint, ops: the program; residents are not counted.
@@ -103,7 +116,9 @@ class Curve(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def front(self) -> tuple[Point, ...]:
-        """The Pareto front of (arena, cost) over all strategies: less memory only for more cost; the first point of equals."""
+        """The Pareto front of (arena, cost) over all strategies: less memory only for more cost; the first point of
+        equals.
+        """
         front: list[Point] = []
         fits = [point for point in self.points if point.arena_bytes is not None]
         for point in sorted(fits, key=lambda point: (point.arena_bytes, point.cost)):
@@ -113,13 +128,17 @@ class Curve(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def best(self) -> tuple[Point, ...]:
-        """At each budget the point of least cost, of whichever strategy, the first named of equals; a larger budget never costs more."""
+        """At each budget the point of least cost, of whichever strategy, the first named of equals; a larger budget
+        never costs more.
+        """
         by_budget = groupby(sorted(self.points, key=lambda point: point.budget), key=lambda point: point.budget)
         return tuple(min(points, key=_rank) for _, points in by_budget)
 
     @property
     def least_budget(self) -> int:
-        """Bytes: proven that no plan fits a smaller budget, reserve included; `peak_lower_bound`, and what the cost bounds add to it."""
+        """Bytes: proven that no plan fits a smaller budget, reserve included; `peak_lower_bound`, and what the cost
+        bounds add to it.
+        """
         hopeless = [point.budget + 1 for point in self.points if point.cost_lower_bound is None]
         return max([self.peak_lower_bound + self.memory.reserve, *hopeless])
 
@@ -127,17 +146,22 @@ class Curve(msgspec.Struct, frozen=True, dict=True):
         """The plan of a point, as `optimize` returns one: packed, judged, and ready to be saved.
 
         Raises:
-            PlannerError: nothing fits there, the point is of another curve, or this one comes from a file, which holds no plans.
+            PlannerError: nothing fits there, the point is of another curve, or this one comes from a file, which holds
+                no plans.
         """
         if point.status != "fits" or point not in self.points:
             raise PlannerError(f"no plan of {point.strategy!r} at {point.budget} bytes on this curve: {point.status}")
         make: Optional[Callable[[Point], Plan]] = vars(self).get("_make_plan")
         if make is None:
-            raise PlannerError("a curve from a file has no plans: take them from the one that was found, or save them beside it (--plans)")
+            raise PlannerError(
+                "a curve from a file has no plans: take them from the one that was found, or save them beside"
+                " it (--plans)"
+            )
         return make(point)
 
     def save_plans(self, folder: str | os.PathLike[str]) -> tuple[str, ...]:
-        """Write the plans of `best`, a file each, named by the least of the budgets it is for: `3727519556.json`; the files' paths.
+        """Write the plans of `best`, a file each, named by the least of the budgets it is for: `3727519556.json`; the
+        files' paths.
 
         Args:
             folder: made if it is missing.
@@ -204,10 +228,24 @@ class Curve(msgspec.Struct, frozen=True, dict=True):
         writer.writerow(CSV_COLUMNS)
         for p in self.points:
             where = int(any(p is other for other in front))
-            writer.writerow((
-                p.strategy, p.budget, p.status, p.minimum, p.peak_bytes, p.arena_bytes, p.cost, p.overhead, p.recomputed_ops, p.extra_runs,
-                int(p.cut_short), where, p.cost_lower_bound, p.gap,
-            ))  # fmt: skip
+            writer.writerow(
+                (
+                    p.strategy,
+                    p.budget,
+                    p.status,
+                    p.minimum,
+                    p.peak_bytes,
+                    p.arena_bytes,
+                    p.cost,
+                    p.overhead,
+                    p.recomputed_ops,
+                    p.extra_runs,
+                    int(p.cut_short),
+                    where,
+                    p.cost_lower_bound,
+                    p.gap,
+                )
+            )
         return text.getvalue()
 
     def __str__(self) -> str:
@@ -235,7 +273,9 @@ class Curve(msgspec.Struct, frozen=True, dict=True):
 
     def _table(self) -> list[str]:
         front = self.front
-        rows: list[tuple[str, ...]] = [("strategy", "budget", "peak", "arena", "of keep-all", "overhead", "at least", "run again", "")]
+        rows: list[tuple[str, ...]] = [
+            ("strategy", "budget", "peak", "arena", "of keep-all", "overhead", "at least", "run again", "")
+        ]
         missing: list[str] = [""]
         for p in self.points:
             head = (p.strategy, format_bytes(p.budget))
@@ -246,21 +286,28 @@ class Curve(msgspec.Struct, frozen=True, dict=True):
             share = f"{100 * p.arena_bytes / self.keep_all.arena_bytes:.1f} %" if self.keep_all.arena_bytes else ""
             mark = "*" if any(p is other for other in front) else ""
             arena = format_bytes(p.arena_bytes)
-            peak, costs = format_bytes(p.peak_bytes), (f"{100 * p.overhead:+.2f} %", f"{100 * self.overhead_lower_bound(p):+.2f} %")
+            peak, costs = (
+                format_bytes(p.peak_bytes),
+                (f"{100 * p.overhead:+.2f} %", f"{100 * self.overhead_lower_bound(p):+.2f} %"),
+            )
             rows.append((*head, peak, arena, share, *costs, f"{p.recomputed_ops:,}", mark))
             missing.append("")
         widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
         lines = []
         for row, why in zip(rows, missing, strict=True):
             shown = row[:2] if why else row
-            cells = [cell.rjust(w) if k else cell.ljust(w) for k, (cell, w) in enumerate(zip(shown, widths, strict=False))]
+            cells = [
+                cell.rjust(w) if k else cell.ljust(w) for k, (cell, w) in enumerate(zip(shown, widths, strict=False))
+            ]
             lines.append("  " + "  ".join([*cells, *([why] if why else [])]).rstrip())
         return lines
 
     def _why_not(self, point: Point) -> str:
         if point.status == "not reached":
             return "not reached"
-        least = "" if point.minimum is None else f"; least that works {format_bytes(point.minimum)} ({point.minimum} bytes)"
+        least = (
+            "" if point.minimum is None else f"; least that works {format_bytes(point.minimum)} ({point.minimum} bytes)"
+        )
         return f"does not fit{', nor can any plan' if point.cost_lower_bound is None else ''}{least}"
 
     def _notes(self) -> list[str]:
@@ -270,7 +317,9 @@ class Curve(msgspec.Struct, frozen=True, dict=True):
             widest = max(fits, key=_gap)
             notes.append(f"at least: the overhead that no plan within the budget is below; {_proven(widest)}")
         rules = [("save", rule) for rule in self.save_rules] + [("recompute", rule) for rule in self.recompute_rules]
-        notes += ["Every plan within the rules: " + ", ".join(f"{kind} {rule!r}" for kind, rule in rules)] if rules else []
+        notes += (
+            ["Every plan within the rules: " + ", ".join(f"{kind} {rule!r}" for kind, rule in rules)] if rules else []
+        )
         stopped = sum(point.status == "not reached" for point in self.points)
         if any(point.cut_short for point in self.points):
             stop = f"; {stopped} points were not reached" if stopped else ""
@@ -279,7 +328,8 @@ class Curve(msgspec.Struct, frozen=True, dict=True):
 
 
 CSV_COLUMNS: Final = (
-    "strategy", "budget_bytes", "status", "minimum_bytes", "peak_bytes", "arena_bytes", "cost", "overhead", "recomputed_ops", "extra_runs",
+    "strategy", "budget_bytes", "status", "minimum_bytes", "peak_bytes", "arena_bytes", "cost", "overhead",
+        "recomputed_ops", "extra_runs",
     "cut_short", "on_front", "cost_lower_bound", "gap",
 )  # fmt: skip
 
@@ -301,7 +351,10 @@ def _rank(point: Point) -> tuple[bool, float]:
 def _proven(widest: Point) -> str:
     if not widest.gap:
         return "the cheapest plans of this curve are proven to be the cheapest there are"
-    return f"the cheapest plans of this curve are at most {100 * widest.gap:.2f} points above it ({format_bytes(widest.budget)})"
+    return (
+        f"the cheapest plans of this curve are at most {100 * widest.gap:.2f} points above it"
+        f" ({format_bytes(widest.budget)})"
+    )
 
 
 def check_path(path: str | os.PathLike[str]) -> str:
@@ -313,9 +366,13 @@ def check_path(path: str | os.PathLike[str]) -> str:
     """
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
-        raise OutputError(f"cannot save a curve as {str(path)!r}: end the name with {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+        raise OutputError(
+            f"cannot save a curve as {str(path)!r}: end the name with {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
+        )
     if suffix in FIGURES and importlib.util.find_spec("matplotlib") is None:
-        raise PlannerError(f"{str(path)!r} needs matplotlib: pip install 'sublinear-planner[plot]', or save as .csv or .json")
+        raise PlannerError(
+            f"{str(path)!r} needs matplotlib: pip install 'sublinear-planner[plot]', or save as .csv or .json"
+        )
     return suffix
 
 
@@ -342,6 +399,10 @@ def nothing_fits(found: Curve) -> PlannerError | None:
     largest = max(found.points, key=lambda point: point.budget)
     least = f"Least that works: {minimum} bytes ({strategy!r}). Raise the budgets to that."
     return InfeasibleBudget(
-        f"no plan fits any of the budgets\n{least}", budget=largest.budget, minimum=minimum, peak_lower_bound=found.least_budget,
-        proven=largest.cost_lower_bound is None, binding_op=None,
-    )  # fmt: skip
+        f"no plan fits any of the budgets\n{least}",
+        budget=largest.budget,
+        minimum=minimum,
+        peak_lower_bound=found.least_budget,
+        proven=largest.cost_lower_bound is None,
+        binding_op=None,
+    )

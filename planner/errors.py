@@ -1,17 +1,17 @@
 """The error tree. Every message says what is wrong, where, and what to do; the numbers are attributes.
 
-    PlannerError
-      GraphError          a graph, or a file holding one, that cannot be read or planned
-      ScheduleError       an illegal step: names the step, the op and the value
-      UnitError           a budget or size that cannot be understood
-      InfeasibleBudget    no plan fits; carries the least that works
-      UnknownStrategy     no strategy of that name
-      UnknownAllocator    no allocator of that name
-      PlanFileError       a plan or curve file that cannot be read
-      OutputError         a file that cannot be written
-      KernelCacheError    no folder to keep compiled kernels in
-      TimeLimit           the time limit passed before any plan was found
-      VerificationError   a plan that its judge rejects
+PlannerError
+  GraphError          a graph, or a file holding one, that cannot be read or planned
+  ScheduleError       an illegal step: names the step, the op and the value
+  UnitError           a budget or size that cannot be understood
+  InfeasibleBudget    no plan fits; carries the least that works
+  UnknownStrategy     no strategy of that name
+  UnknownAllocator    no allocator of that name
+  PlanFileError       a plan or curve file that cannot be read
+  OutputError         a file that cannot be written
+  KernelCacheError    no folder to keep compiled kernels in
+  TimeLimit           the time limit passed before any plan was found
+  VerificationError   a plan that its judge rejects
 """
 
 from __future__ import annotations
@@ -69,11 +69,12 @@ class InfeasibleBudget(PlannerError):
         minimum: least arena + reserve reached with the same arguments, in bytes; `optimize(budget=minimum)` succeeds.
             None where a strategy reached nothing.
         peak_lower_bound: bytes no plan can go below, reserve included.
-        proven: no planner can do better: `budget < peak_lower_bound`, or minimum cuts or the enumeration of all plans say so.
+        proven: no planner can do better: `budget < peak_lower_bound`, or minimum cuts or the enumeration of all plans
+            say so.
         binding_op: the op that needs `peak_lower_bound` by itself, or None when the end of the program does.
         live: values that must be live there.
-        phase: "update" if the optimizer step alone exceeds the budget, "loss" if the loss tail alone does, so that recomputation cannot
-            help; else None.
+        phase: "update" if the optimizer step alone exceeds the budget, "loss" if the loss tail alone does, so that
+            recomputation cannot help; else None.
         remedies: what else could be done, those that fit first; see `planner.analysis.remedies.Remedy`.
         message: the sentence shown to people.
     """

@@ -41,7 +41,9 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
         temporary = None
     except OSError as error:
         why = error.strerror or str(error)
-        raise OutputError(f"cannot write {str(path)!r}: {why}; name a file in a folder that exists and can be written") from None
+        raise OutputError(
+            f"cannot write {str(path)!r}: {why}; name a file in a folder that exists and can be written"
+        ) from None
     finally:
         if temporary is not None and os.path.exists(temporary):
             os.unlink(temporary)
@@ -67,10 +69,14 @@ def read_versioned(path: str | os.PathLike[str], *, kind: str, format: str, vers
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise PlanFileError(f"{str(path)!r} is not a {kind} file: {error}") from None
     if head.get("format") != format:
-        raise PlanFileError(f"{str(path)!r} is not a {kind} file: format is {head.get('format')!r}, expected {format!r}")
+        raise PlanFileError(
+            f"{str(path)!r} is not a {kind} file: format is {head.get('format')!r}, expected {format!r}"
+        )
     if head.get("version") != version:
         found = head.get("version")
-        raise PlanFileError(f"{str(path)!r} is a {kind} of version {found!r}; this planner reads version {version}: {again}")
+        raise PlanFileError(
+            f"{str(path)!r} is a {kind} of version {found!r}; this planner reads version {version}: {again}"
+        )
     return head
 
 

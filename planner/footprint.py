@@ -1,7 +1,7 @@
 """What a training step really holds: bytes by component and phase, by simulating the very step that will run.
 
-Options that change the step (optimizer, accumulation, master weights, how the update is done) rewrite its program; the judge then
-replays the result. Nothing is read off a formula, except where a rule of thumb is asked for by name.
+Options that change the step (optimizer, accumulation, master weights, how the update is done) rewrite its program; the
+judge then replays the result. Nothing is read off a formula, except where a rule of thumb is asked for by name.
 """
 
 from __future__ import annotations
@@ -33,14 +33,27 @@ from planner.rules import RuleOfThumb, rule_for
 from planner.rules import rule_of_thumb as rule_of_thumb
 from planner.units import MAX_BYTES, Budget, format_bytes, parse_budget
 
-#: Nominal memory of devices in bytes; the driver and the context take a part that no graph shows: use `MemoryModel(reserve=...)`.
+#: Nominal memory of devices in bytes; the driver and the context take a part that no graph shows: use
+#: `MemoryModel(reserve=...)`.
 DEVICE_BYTES: Final[Mapping[str, int]] = {
     name: gib * 2**30
     for name, gib in {
-        "a100": 80, "a100-40": 40, "h100": 80, "h200": 141, "v100": 32, "v100-16": 16, "t4": 16, "l4": 24, "a10": 24, "l40s": 48,
-        "rtx4090": 24, "rtx3090": 24, "titanx": 12, "gtx1080ti": 11,
+        "a100": 80,
+        "a100-40": 40,
+        "h100": 80,
+        "h200": 141,
+        "v100": 32,
+        "v100-16": 16,
+        "t4": 16,
+        "l4": 24,
+        "a10": 24,
+        "l40s": 48,
+        "rtx4090": 24,
+        "rtx3090": 24,
+        "titanx": 12,
+        "gtx1080ti": 11,
     }.items()
-}  # fmt: skip
+}
 
 
 class Advice(msgspec.Struct, frozen=True):
@@ -53,7 +66,8 @@ class Advice(msgspec.Struct, frozen=True):
         floor_bytes, floor_phase, floor_op: what no recomputation goes below, and where.
         recompute_helps: it could be enough; `optimize` finds out.
         remedies: others, best first.
-        graph_budget: what a calibration makes of the budget, for all the other bytes here are simulated ones; None without one.
+        graph_budget: what a calibration makes of the budget, for all the other bytes here are simulated ones; None
+            without one.
     """
 
     budget: int
@@ -73,14 +87,19 @@ class Advice(msgspec.Struct, frozen=True):
             asked += f", by the calibration room for a simulated peak of {self.graph_budget} bytes"
         if self.fits:
             return f"Fits {asked}: the peak is {format_bytes(self.peak_bytes)} in phase {self.phase}."
-        lines = [f"Does not fit {asked}: the peak is {format_bytes(self.peak_bytes)} ({self.peak_bytes} bytes) in phase {self.phase}."]
+        lines = [
+            f"Does not fit {asked}: the peak is {format_bytes(self.peak_bytes)} ({self.peak_bytes} bytes) in"
+            f" phase {self.phase}."
+        ]
         if not self.recompute_helps:
             where = f"phase {self.floor_phase}" + (f", op {self.floor_op!r}" if self.floor_op else "")
             needs = f"{where} alone needs {format_bytes(self.floor_bytes)} ({self.floor_bytes} bytes)"
             lines.append(f"  Recomputing activations cannot help: {needs}.")
         for remedy in self.remedies:
             verdict = ("may fit" if remedy.at_least else "fits") if remedy.fits else "does not fit"
-            size = f"{'at least ' if remedy.at_least else ''}{format_bytes(remedy.peak_bytes)} ({remedy.peak_bytes} bytes)"
+            size = (
+                f"{'at least ' if remedy.at_least else ''}{format_bytes(remedy.peak_bytes)} ({remedy.peak_bytes} bytes)"
+            )
             lines.append(f"  {remedy.action}: {size}, {verdict}. {remedy.note}")
         return "\n".join(lines)
 
@@ -91,10 +110,12 @@ class Footprint(msgspec.Struct, frozen=True):
     Args:
         graph, fingerprint: of the graph asked about.
         training: it has a backward pass or an update.
-        optimizer, micro_batches, gradients, update, master_weights, lowering: as `estimate` took them; None: as the graph has it.
+        optimizer, micro_batches, gradients, update, master_weights, lowering: as `estimate` took them; None: as the
+            graph has it.
         memory: what is counted.
         parameters: number of elements, each storage once (0 if no shapes are known).
-        by_dtype: of parameters, their copies, gradients, optimizer state and master weights, bytes by dtype ("unknown" without one).
+        by_dtype: of parameters, their copies, gradients, optimizer state and master weights, bytes by dtype ("unknown"
+            without one).
         first, later: iterations.
         floor_bytes, floor_phase, floor_op: what no recomputation can go below.
         alternatives: for other ways to do the update, (peak, floor) bytes.
@@ -125,9 +146,11 @@ class Footprint(msgspec.Struct, frozen=True):
     tail: Optional[Tail]
     rule: Optional[RuleOfThumb] = None
     not_counted: tuple[str, ...] = (
-        "device context and libraries", "workspace and reserves that libraries choose", "communication buffers",
+        "device context and libraries",
+        "workspace and reserves that libraries choose",
+        "communication buffers",
         "allocator rounding and fragmentation",
-    )  # fmt: skip
+    )
     calibration: Optional[Calibration] = None
 
     @property
@@ -206,7 +229,13 @@ class Footprint(msgspec.Struct, frozen=True):
             if peak <= allowed:
                 yield Remedy(f"{update} update", peak, True, "No recomputation is needed.")
             elif floor <= allowed:
-                yield Remedy(f"{update} update with recomputation", floor, True, self._activations_left(allowed).strip(), at_least=True)
+                yield Remedy(
+                    f"{update} update with recomputation",
+                    floor,
+                    True,
+                    self._activations_left(allowed).strip(),
+                    at_least=True,
+                )
             else:
                 yield Remedy(f"{update} update", floor, False, "Even without any activation.")
         if self.tail is not None and self.tail.needed_bytes > allowed:
@@ -225,7 +254,10 @@ class Footprint(msgspec.Struct, frozen=True):
         for moment in self.later.phases:
             kept = moment.components["activations"]
             if moment.phase == "forward" and 0 < moment.peak_bytes - kept < allowed < moment.peak_bytes:
-                return f"Activations of the forward pass must be at most {allowed - moment.peak_bytes + kept} bytes (now {kept}). "
+                return (
+                    f"Activations of the forward pass must be at most {allowed - moment.peak_bytes + kept}"
+                    f" bytes (now {kept}). "
+                )
         return ""
 
     def __str__(self) -> str:
@@ -269,7 +301,9 @@ def graph_bytes(budget: int, memory: MemoryModel, calibration: Calibration | Non
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Python's cyclic garbage collector stands still: to walk graphs, which have no cycles, again and again takes a quarter of the time."""
+    """Python's cyclic garbage collector stands still: to walk graphs, which have no cycles, again and again takes a
+    quarter of the time.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -296,21 +330,22 @@ def estimate(
     """Simulate the step that will run, and split what it holds by component and phase.
 
     Args:
-        graph: as for `optimize`. A forward graph is inference, unless an optimizer is named and the graph is a networkx DAG or a
-            file that `differentiate` can take.
+        graph: as for `optimize`. A forward graph is inference, unless an optimizer is named and the graph is a networkx
+            DAG or a file that `differentiate` can take.
         optimizer: one of `OPTIMIZER_STATES`; None: what the graph has.
-        micro_batches: K forward and backward passes before one update; gradient buffers live across them. The third and later equal
-            the second, so two are replayed.
-        gradients: between iterations "released" (set to None) or "zeroed" (buffers stay, and new gradients are added to them).
-        update: "fused" (no temporary), "per-tensor" (one of the parameter's size at a time), "multi-tensor" (one for all parameters,
-            live throughout the update); None: as the graph has it.
+        micro_batches: K forward and backward passes before one update; gradient buffers live across them. The third and
+            later equal the second, so two are replayed.
+        gradients: between iterations "released" (set to None) or "zeroed" (buffers stay, and new gradients are added to
+            them).
+        update: "fused" (no temporary), "per-tensor" (one of the parameter's size at a time), "multi-tensor" (one for
+            all parameters, live throughout the update); None: as the graph has it.
         master_weights: parameters of 2 bytes or less an element have a float32 master, and float32 optimizer states.
-        lowering: convolutions unfold their input (im2col) into workspace of N * C_in * k_h * k_w * H_out * W_out elements, forward and
-            backward; a 1x1 kernel needs none.
+        lowering: convolutions unfold their input (im2col) into workspace of N * C_in * k_h * k_w * H_out * W_out
+            elements, forward and backward; a 1x1 kernel needs none.
         rule: "cs231n": the rule of thumb too, see `rule_of_thumb`.
         memory: scope and alignment.
-        calibration: of a measured run, or its file: `needed_bytes`, `fits` and `advice` then go by memory as it was measured. What was
-            simulated stays as it is.
+        calibration: of a measured run, or its file: `needed_bytes`, `fits` and `advice` then go by memory as it was
+            measured. What was simulated stays as it is.
     Raises:
         GraphError: the graph, or one that an option cannot be applied to.
         PlannerError: an option.
@@ -414,9 +449,17 @@ def largest_batch(
             return True
         if overhead is None or found.floor_bytes > allowed:
             return False
-        step = StepOptions(**{name: value for name, value in options.items() if name not in ("memory", "rule", "calibration")})
+        step = StepOptions(
+            **{name: value for name, value in options.items() if name not in ("memory", "rule", "calibration")}
+        )
         try:
-            plan = find_plan(training_step(_with_backward(graph, step), step), budget, strategy=strategy, allocator=None, memory=memory)
+            plan = find_plan(
+                training_step(_with_backward(graph, step), step),
+                budget,
+                strategy=strategy,
+                allocator=None,
+                memory=memory,
+            )
         except InfeasibleBudget:
             return False
         return plan.report.overhead <= overhead

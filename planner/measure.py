@@ -1,11 +1,13 @@
-"""What a command really takes: its process tree, sampled until it ends, and what PyTorch's allocator says of its devices.
+"""What a command really takes: its process tree, sampled until it ends, and what PyTorch's allocator says of its
+devices.
 
-The tree's memory is the sum of PSS: a page that n processes map counts 1/n in each. A tree shares pages (libraries, pages of a fork not
-yet written, shared-memory batches of loader workers): the sum of RSS counts them once for each process, the sum of USS not at all. A page
-shared with programs outside the tree counts in part, so the sum depends on how many of those run; it is taken as no less than the largest
-RSS in the tree, which is all there is to say of one process. Only Linux has PSS; elsewhere the sum of RSS stands in, and is too high where
-pages are shared. Samples miss what came and went between them. The kernel keeps the highest RSS of each process that was waited for,
-without gaps; where that of the largest is above all samples, it is the peak. Pages that are swapped out are not counted.
+The tree's memory is the sum of PSS: a page that n processes map counts 1/n in each. A tree shares pages (libraries,
+pages of a fork not yet written, shared-memory batches of loader workers): the sum of RSS counts them once for each
+process, the sum of USS not at all. A page shared with programs outside the tree counts in part, so the sum depends on
+how many of those run; it is taken as no less than the largest RSS in the tree, which is all there is to say of one
+process. Only Linux has PSS; elsewhere the sum of RSS stands in, and is too high where pages are shared. Samples miss
+what came and went between them. The kernel keeps the highest RSS of each process that was waited for, without gaps;
+where that of the largest is above all samples, it is the peak. Pages that are swapped out are not counted.
 """
 
 from __future__ import annotations
@@ -64,13 +66,14 @@ class Measurement(msgspec.Struct, frozen=True):
         signal: its name, then.
         host_bytes: the peak: the larger of the next two.
         sampled_bytes: the most that a sample found in the tree, by `method`.
-        kernel_bytes: highest RSS of the largest process, as the kernel counts; None where it cannot be told from our own.
+        kernel_bytes: highest RSS of the largest process, as the kernel counts; None where it cannot be told from our
+            own.
         method: "pss" or "rss".
         processes: most at once.
         samples, interval_seconds, seconds: of the run.
         left_running: processes that the command left behind.
-        devices: what PyTorch reported; nothing comes from a process that was killed, from a worker of multiprocessing by "fork" or
-            "forkserver" (they skip what is left for the end), or from a Python run with -I, -E or -S.
+        devices: what PyTorch reported; nothing comes from a process that was killed, from a worker of multiprocessing
+            by "fork" or "forkserver" (they skip what is left for the end), or from a Python run with -I, -E or -S.
     """
 
     command: tuple[str, ...]
@@ -88,7 +91,8 @@ class Measurement(msgspec.Struct, frozen=True):
     devices: tuple[DevicePeak, ...]
 
     def peak(self, kind: Kind | None = None) -> tuple[Kind, int]:
-        """The kind of memory, and the peak to hold a prediction against: live tensors on the fullest device, or the host's.
+        """The kind of memory, and the peak to hold a prediction against: live tensors on the fullest device, or the
+        host's.
 
         Args:
             kind: None: of the devices if any were used, else of the host.
@@ -99,24 +103,31 @@ class Measurement(msgspec.Struct, frozen=True):
             return "host", self.host_bytes
         if not self.devices:
             raise PlannerError(
-                "no device was reported: PyTorch must have used CUDA in a Python that reads PYTHONPATH, and that was not killed"
+                "no device was reported: PyTorch must have used CUDA in a Python that reads PYTHONPATH, and that"
+                " was not killed"
             )
         return "device", max(device.allocated_bytes for device in self.devices)
 
-    def calibration(self, predicted: Prediction | None, *, baseline_bytes: int = 0, kind: Kind | None = None) -> Calibration:
+    def calibration(
+        self, predicted: Prediction | None, *, baseline_bytes: int = 0, kind: Kind | None = None
+    ) -> Calibration:
         """The peak beside what was predicted; see `Calibration`."""
         found, measured_bytes = self.peak(kind)
         return Calibration(found, measured_bytes, baseline_bytes, predicted, self.command)
 
 
 def measure(
-    command: Sequence[str], *, interval_seconds: float = 0.1, stdout: int | None = None, progress: Progress | None = None
+    command: Sequence[str],
+    *,
+    interval_seconds: float = 0.1,
+    stdout: int | None = None,
+    progress: Progress | None = None,
 ) -> Measurement:
     """Run a command to its end, and sample what its process tree holds.
 
-    Its input, output and errors are this process's own. An interrupt or a termination is passed on to the whole tree, and the
-    measurement goes on until the command ends; the third kills the tree. What the command leaves behind is ended after an interrupt,
-    and otherwise left alone, as it would be without a measurement.
+    Its input, output and errors are this process's own. An interrupt or a termination is passed on to the whole tree,
+    and the measurement goes on until the command ends; the third kills the tree. What the command leaves behind is
+    ended after an interrupt, and otherwise left alone, as it would be without a measurement.
 
     Args:
         command: program and arguments; no shell.
@@ -127,12 +138,17 @@ def measure(
         PlannerError: the command cannot be started, or psutil is missing.
     """
     if not SHORTEST_SECONDS <= interval_seconds <= LONGEST_SECONDS:
-        raise PlannerError(f"an interval of {interval_seconds} s is not from {SHORTEST_SECONDS} to {LONGEST_SECONDS:g} s")
+        raise PlannerError(
+            f"an interval of {interval_seconds} s is not from {SHORTEST_SECONDS} to {LONGEST_SECONDS:g} s"
+        )
     try:
         import psutil  # noqa: F401
     except ImportError:
         raise PlannerError("measuring needs psutil: pip install 'sublinear-planner[measure]'") from None
-    with tempfile.TemporaryDirectory(prefix="planner-measure-", ignore_cleanup_errors=True) as folder, listening() as signals:
+    with (
+        tempfile.TemporaryDirectory(prefix="planner-measure-", ignore_cleanup_errors=True) as folder,
+        listening() as signals,
+    ):
         started = time.monotonic()
         child = _start(command, folder, stdout)
         before = _kernel_peaks()
@@ -179,12 +195,18 @@ def _start(command: Sequence[str], folder: str, stdout: int | None) -> subproces
         raise PlannerError("there is no command to measure; write it after --, as planner measure -- python train.py")
     Path(folder, "sitecustomize.py").write_bytes(Path(allocator_hook.__file__).read_bytes())
     path = os.environ.get("PYTHONPATH")
-    environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{path}" if path else folder, allocator_hook.FOLDER: folder}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{folder}{os.pathsep}{path}" if path else folder,
+        allocator_hook.FOLDER: folder,
+    }
     try:
         return subprocess.Popen(list(command), env=environment, stdout=stdout)
     except (OSError, ValueError) as error:
         name = printable(command[0])
-        fix = f"write python {name}" if name.endswith(".py") else "name a program on the PATH, or a file that can be run"
+        fix = (
+            f"write python {name}" if name.endswith(".py") else "name a program on the PATH, or a file that can be run"
+        )
         raise PlannerError(f"cannot run {name!r}: {getattr(error, 'strerror', None) or error}; {fix}") from None
 
 
@@ -201,9 +223,11 @@ def _ended(child: subprocess.Popen[bytes], interval_seconds: float, each_slice: 
 
 
 def _kernel_peaks() -> tuple[int, int]:
-    """Highest RSS in bytes of this process, and of the largest descendant waited for; zeros where the system does not tell.
+    """Highest RSS in bytes of this process, and of the largest descendant waited for; zeros where the system does not
+    tell.
 
-    A child begins as a copy of its parent and carries the parent's peak along, so only what is above ours is surely its own.
+    A child begins as a copy of its parent and carries the parent's peak along, so only what is above ours is surely its
+    own.
     """
     try:
         import resource
@@ -227,7 +251,9 @@ class _Reported(msgspec.Struct):
 
 
 def _device_peaks(folder: Path) -> tuple[DevicePeak, ...]:
-    """What the processes reported, by device; processes may number their devices differently, so an identity counts before a number."""
+    """What the processes reported, by device; processes may number their devices differently, so an identity counts
+    before a number.
+    """
     found: dict[str, DevicePeak] = {}
     for path in sorted(folder.glob("*.json")):
         try:
@@ -238,9 +264,12 @@ def _device_peaks(folder: Path) -> tuple[DevicePeak, ...]:
             key = entry.uuid or entry.device
             seen = found.get(key, DevicePeak(entry.device, entry.name, 0, 0, 0))
             found[key] = DevicePeak(
-                seen.device, seen.name, seen.allocated_bytes + entry.allocated_bytes, seen.reserved_bytes + entry.reserved_bytes,
+                seen.device,
+                seen.name,
+                seen.allocated_bytes + entry.allocated_bytes,
+                seen.reserved_bytes + entry.reserved_bytes,
                 seen.processes + 1,
-            )  # fmt: skip
+            )
     return tuple(sorted(found.values(), key=lambda peak: peak.device))
 
 

@@ -33,8 +33,8 @@ class MemoryModel(msgspec.Struct, frozen=True):
     Args:
         scope: "total" counts everything; "activations" leaves residents out. Parameter gradients count in both.
         alignment: every storage is rounded up to this many bytes, once (512 for CUDA's caching allocator).
-        reserve: bytes of the budget kept for what the graph does not show: context, libraries, fragmentation. At most 2**61: with an
-            arena of as much, the least that works can still be asked for.
+        reserve: bytes of the budget kept for what the graph does not show: context, libraries, fragmentation. At most
+            2**61: with an arena of as much, the least that works can still be asked for.
 
     >>> MemoryModel(alignment=512).round_up(700)
     1024
@@ -85,8 +85,8 @@ class Allocation(msgspec.Struct, frozen=True):
     """Where every buffer of a schedule lies in one arena.
 
     Args:
-        buffers: one per storage and workspace; an output that an in-place pair would put on its input's storage has a buffer
-            of its own only where the allocator declined the pair.
+        buffers: one per storage and workspace; an output that an in-place pair would put on its input's storage has a
+            buffer of its own only where the allocator declined the pair.
         resident_bytes: bytes of residents below the buffers (0 in scope "activations").
         arena_bytes: resident bytes + the highest end of a buffer.
         allocator: the name of the rule that placed them.

@@ -1,4 +1,6 @@
-"""Names: of strategies and allocators, and how one is found; of what a user's file holds. Light, so that `--help` can list them."""
+"""Names: of strategies and allocators, and how one is found; of what a user's file holds. Light, so that `--help` can
+list them.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,26 @@ from typing import Any, Final, TypeVar
 
 from planner.errors import PlannerError
 
-STRATEGIES: Final = ("auto", "chen-budget", "chen-sqrt", "recursive", "memonger", "binomial", "chain", "cuts", "retention", "exact")
+STRATEGIES: Final = (
+    "auto",
+    "chen-budget",
+    "chen-sqrt",
+    "recursive",
+    "memonger",
+    "binomial",
+    "chain",
+    "cuts",
+    "retention",
+    "exact",
+)
 ALLOCATORS: Final = ("auto", "first-fit", "best-fit", "exact", "nnvm")
 
 Named = TypeVar("Named")
 
 
-def named(given: str | Named, known: Mapping[str, Named], *, kind: str, unknown: type[PlannerError]) -> tuple[str, Named]:
+def named(
+    given: str | Named, known: Mapping[str, Named], *, kind: str, unknown: type[PlannerError]
+) -> tuple[str, Named]:
     """(name, callable) of a name or a callable.
 
     Args:
@@ -24,7 +39,9 @@ def named(given: str | Named, known: Mapping[str, Named], *, kind: str, unknown:
     """
     if not isinstance(given, str):
         if not callable(given):
-            raise unknown(f"{kind} {printable(repr(given))} is neither a name nor a callable; there are {', '.join(known)}")
+            raise unknown(
+                f"{kind} {printable(repr(given))} is neither a name nor a callable; there are {', '.join(known)}"
+            )
         return _name_of(given), given
     if given not in known:
         raise unknown(f"no {kind} {given!r}; there are {', '.join(known)}")
@@ -32,7 +49,8 @@ def named(given: str | Named, known: Mapping[str, Named], *, kind: str, unknown:
 
 
 def printable(text: str) -> str:
-    r"""One line that a terminal shows as it is: line breaks, control and format characters and lone surrogates are escaped.
+    r"""One line that a terminal shows as it is: line breaks, control and format characters and lone surrogates are
+    escaped.
 
     >>> printable("two\nlines")
     'two\\nlines'
@@ -43,7 +61,8 @@ def printable(text: str) -> str:
 def scoped(name: str) -> tuple[str, ...]:
     """The parts of a dotted or slashed name, outermost first.
 
-    As exporters write scopes: one that repeats the scope before it is said once, and of several names joined by ";" the first counts.
+    As exporters write scopes: one that repeats the scope before it is said once, and of several names joined by ";" the
+    first counts.
 
     >>> scoped("stage1.block1.conv1"), scoped("/layer1/layer1.0/conv1/Conv")
     (('stage1', 'block1', 'conv1'), ('layer1', '0', 'conv1', 'Conv'))

@@ -78,13 +78,17 @@ class Plan:
     def verify(self) -> Trace:
         """Replay the plan by the judge, and hold it to every number it claims.
 
-        Computed again: all figures of the plan and of keep-all, what is live at the peak, the budget from its text, both lower
-        bounds, and that on the arena. A registered allocator packs keep-all again; of any other, and of options that a callable
-        carried, a file says nothing: there keep-all's arena must only be possible. Of built-in strategies the bounds must be no
-        higher than those of `planner.search.proofs` (lower ones hold too: an older planner proves less); what "exact" says beyond
-        them, bound or optimum, is proven again. A strategy that is not built in may claim a higher bound, up to its plan; the report
-        repeats it as a claim, and `optimal` may not rest on it. The user's rules are applied to the graph again: the steps must obey
-        them, and the report say the same of them. That the search was cut short, and the bytes of the budget "auto", are echoes.
+        Computed again: all figures of the plan and of keep-all, what is live at the peak, the budget from its text,
+            both lower
+        bounds, and that on the arena. A registered allocator packs keep-all again; of any other, and of options that a
+        callable
+        carried, a file says nothing: there keep-all's arena must only be possible. Of built-in strategies the bounds
+            must be no
+        higher than those of `planner.search.proofs` (lower ones hold too: an older planner proves less); what "exact"
+        says beyond them, bound or optimum, is proven again. A strategy that is not built in may claim a higher bound,
+        up to its plan; the report repeats it as a claim, and `optimal` may not rest on it. The user's rules are applied
+        to the graph again: the steps must obey them, and the report say the same of them. That the search was cut
+            short, and the bytes of the budget "auto", are echoes.
 
         Raises:
             ScheduleError: an illegal step.
@@ -109,7 +113,11 @@ class Plan:
             ("order", report.order, self.order),
             ("peak", report.plan.peak_bytes, trace.peak_bytes),
             ("arena", report.plan.arena_bytes, arena_bytes),
-            ("arena lower bound", report.arena_lower_bound, 0 if self.allocation is None else self.allocation.bound_bytes),
+            (
+                "arena lower bound",
+                report.arena_lower_bound,
+                0 if self.allocation is None else self.allocation.bound_bytes,
+            ),
             ("cost", report.plan.cost, trace.cost),
             ("keep-all peak", report.keep_all.peak_bytes, kept.peak_bytes),
             ("keep-all cost", report.keep_all.cost, kept.cost),
@@ -121,7 +129,9 @@ class Plan:
         least_cost = self._verify_rules(kept)
         self._verify_packing(keep_all, kept)
         if self.budget is not None and arena_bytes + self.memory.reserve > self.budget:
-            raise VerificationError(f"arena {arena_bytes} + reserve {self.memory.reserve} is above the budget of {self.budget} bytes")
+            raise VerificationError(
+                f"arena {arena_bytes} + reserve {self.memory.reserve} is above the budget of {self.budget} bytes"
+            )
         allowed = None if self.budget is None else self.budget - self.memory.reserve
         bounds = lower_bounds(self.graph, self.memory, allowed, plan_cost=trace.cost, effort=self.effort)
         self._verify_bounds(trace, kept, bounds.peak_bytes, max(least_cost, bounds.cost))
@@ -132,13 +142,17 @@ class Plan:
         text = self.report.budget_text
         asked = asked_bytes(text, kept.peak_bytes)
         if asked != self.budget and not (text.strip() == "auto" and self.budget is not None):
-            raise VerificationError(f"the report says that the budget was written {text!r}, which is {asked} bytes, not {self.budget}")
+            raise VerificationError(
+                f"the report says that the budget was written {text!r}, which is {asked} bytes, not {self.budget}"
+            )
         if as_int(self.seed) is None:
             raise VerificationError(f"seed {self.seed!r} is not an int")
         if not 0 < self.effort < math.inf:
             raise VerificationError(f"effort {self.effort!r} is not a number above 0")
         if self.order == "pinned" and (pair := out_of_order(self.graph, self.schedule)) is not None:
-            raise VerificationError(f"op {pair[1]!r} first runs before {pair[0]!r}, but the plan says that the order is pinned")
+            raise VerificationError(
+                f"op {pair[1]!r} first runs before {pair[0]!r}, but the plan says that the order is pinned"
+            )
 
     def _verify_rules(self, kept: Trace) -> float:
         """That the steps obey the user's rules; what a plan that obeys costs at least."""
@@ -181,12 +195,16 @@ class Plan:
             if self.allocation.allocator not in rules:
                 rules.add(packer(self.graph, self.schedule, memory=self.memory).allocator)
             if self.allocation.allocator not in rules:
-                raise VerificationError(f"the offsets say that {self.allocation.allocator!r} placed them, the plan {self.allocator!r}")
+                raise VerificationError(
+                    f"the offsets say that {self.allocation.allocator!r} placed them, the plan {self.allocator!r}"
+                )
         else:
             least, most = kept.peak_bytes, None
         bound = 0 if self.allocation is None else self.allocation.bound_bytes
         if bound and not proves(self.graph, self.schedule, self.memory, bound):
-            raise VerificationError(f"the offsets say that no arena of theirs is below {bound} bytes; that cannot be proven again")
+            raise VerificationError(
+                f"the offsets say that no arena of theirs is below {bound} bytes; that cannot be proven again"
+            )
         if claimed < least or (most is not None and claimed > most):
             found = f"{least}" if least == most else f"at least {least}" if most is None else f"from {least} to {most}"
             raise VerificationError(f"the report says keep-all arena {claimed}, the replay finds {found}")
@@ -209,16 +227,25 @@ class Plan:
         about_cost = self.budget is not None
         again = self.strategy == "exact"  # only what it was asked for can be more than the rest of us prove
         ours = self.strategy in STRATEGIES
-        if ours and report.cost_lower_bound > least_cost and not (about_cost and again and self._proven_exactly(report.cost_lower_bound)):
+        if (
+            ours
+            and report.cost_lower_bound > least_cost
+            and not (about_cost and again and self._proven_exactly(report.cost_lower_bound))
+        ):
             raise VerificationError(f"{cost_claim}; of plans of {self.strategy!r} no more than {least_cost} is proven")
-        if ours and report.peak_lower_bound > least_peak and (about_cost or not again or not self._proven_exactly(report.peak_lower_bound)):
+        if (
+            ours
+            and report.peak_lower_bound > least_peak
+            and (about_cost or not again or not self._proven_exactly(report.peak_lower_bound))
+        ):
             raise VerificationError(f"{peak_claim}; of plans of {self.strategy!r} no more than {least_peak} is proven")
         if report.optimal is None or proven(report, cost_lower_bound=least_cost, peak_lower_bound=least_peak):
             return
         found = trace.cost if about_cost else trace.peak_bytes
         if not again or report.optimal not in PROOFS or not self._optimal_as_asked() or not self._proven_exactly(found):
             raise VerificationError(
-                f"the report says {report.optimal!r} is proven; what can be proven again is cost {least_cost} and peak {least_peak}"
+                f"the report says {report.optimal!r} is proven; what can be proven again is cost {least_cost} and"
+                f" peak {least_peak}"
             )
 
     def _optimal_as_asked(self) -> bool:
@@ -235,7 +262,8 @@ class Plan:
         return no_plan_is_below(problem, self.schedule, bound=bound)
 
     def execute(self, *, scale: int | None = None) -> Execution:
-        """Run the plan on real bytes in one arena; every byte must be that of a plain run. See `planner.executors.arena.execute`.
+        """Run the plan on real bytes in one arena; every byte must be that of a plain run. See
+        `planner.executors.arena.execute`.
 
         Args:
             scale: divide all sizes by it; None: the least power of two that keeps the arena below 256 MiB.
@@ -247,7 +275,9 @@ class Plan:
         from planner.executors.layout import automatic_scale
 
         if self.allocation is None:
-            raise PlannerError("a plan with no offsets (allocator none) cannot be run; plan again with an allocator, or `allocate` it")
+            raise PlannerError(
+                "a plan with no offsets (allocator none) cannot be run; plan again with an allocator, or `allocate` it"
+            )
         if scale is None:
             scale = automatic_scale(self.graph, self.allocation)
         return execute(self.graph, self.schedule, self.allocation, scale=scale)
@@ -255,10 +285,24 @@ class Plan:
     def to_json(self) -> bytes:
         """The plan file: versioned, everything in it."""
         file = _PlanFile(
-            FORMAT, VERSION, self.graph.fingerprint, self.graph.name, self.graph.ops, self.schedule, self.allocation, self.report,
-            self.strategy, self.allocator, self.budget, self.memory, self.seed, self.effort, self.save_rules, self.recompute_rules,
+            FORMAT,
+            VERSION,
+            self.graph.fingerprint,
+            self.graph.name,
+            self.graph.ops,
+            self.schedule,
+            self.allocation,
+            self.report,
+            self.strategy,
+            self.allocator,
+            self.budget,
+            self.memory,
+            self.seed,
+            self.effort,
+            self.save_rules,
+            self.recompute_rules,
             self.order,
-        )  # fmt: skip
+        )
         return msgspec.json.encode(file)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -307,8 +351,21 @@ def load(path: str | os.PathLike[str], graph: Graph | None = None) -> Plan:
     if own.fingerprint != parts.fingerprint:
         raise PlanFileError(f"{str(path)!r} is damaged: its graph is not the one it was planned for (fingerprint)")
     if graph is not None and graph.fingerprint != own.fingerprint:
-        raise PlanFileError(f"{str(path)!r} is the plan of another graph ({own.name!r}, not {graph.name!r}); plan this graph again")
+        raise PlanFileError(
+            f"{str(path)!r} is the plan of another graph ({own.name!r}, not {graph.name!r}); plan this graph again"
+        )
     return Plan(
-        own, parts.schedule, parts.allocation, parts.report, parts.strategy, parts.allocator, parts.budget, parts.memory,
-        parts.seed, parts.effort, parts.save_rules, parts.recompute_rules, parts.order,
-    )  # fmt: skip
+        own,
+        parts.schedule,
+        parts.allocation,
+        parts.report,
+        parts.strategy,
+        parts.allocator,
+        parts.budget,
+        parts.memory,
+        parts.seed,
+        parts.effort,
+        parts.save_rules,
+        parts.recompute_rules,
+        parts.order,
+    )

@@ -26,8 +26,9 @@ class Standing(msgspec.Struct, frozen=True):
 
     Args:
         strategy: at work.
-        peak_bytes, overhead: of the best plan so far within the budget (without one: of least peak), the overhead as a fraction of
-            keep-all's cost; None while there is none. They start again where the search is asked again, for what packing takes.
+        peak_bytes, overhead: of the best plan so far within the budget (without one: of least peak), the overhead as a
+            fraction of keep-all's cost; None while there is none. They start again where the search is asked again, for
+            what packing takes.
         overhead_lower_bound: what no plan's overhead is below.
         plans_judged: so far.
         elapsed_seconds: since `optimize` was called.
@@ -50,10 +51,12 @@ class Problem(msgspec.Struct, frozen=True):
         memory: scope and alignment.
         order: "pinned" forbids first runs in another order than the program's.
         seed: for strategies that draw.
-        effort: work to spend, counted in moves, relative to the default 1.0; more than `MOST_EFFORT` is as good as endless.
+        effort: work to spend, counted in moves, relative to the default 1.0; more than `MOST_EFFORT` is as good as
+            endless.
         deadline: `time.monotonic()` seconds after which the best so far is returned, or None.
         watch: told of each plan judged; it says nothing back.
-        starts: plans of `graph` for other budgets, to begin from; they may be above this one. A strategy need not look at them.
+        starts: plans of `graph` for other budgets, to begin from; they may be above this one. A strategy need not look
+            at them.
     """
 
     graph: Graph
@@ -80,7 +83,8 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 def rungs(effort: float) -> Iterator[float]:
-    """The searches an effort is worth: of 1, then 2, then 4, while the sum stays within it; so that more effort only adds searches.
+    """The searches an effort is worth: of 1, then 2, then 4, while the sum stays within it; so that more effort only
+    adds searches.
 
     >>> list(rungs(7.5)), list(rungs(0.3))
     ([1.0, 2.0, 4.0], [0.3])
@@ -95,7 +99,9 @@ def rungs(effort: float) -> Iterator[float]:
 def out_of_order(graph: Graph, schedule: Schedule) -> tuple[str, str] | None:
     """(op wanted, op found) where first runs first leave the order of the program; None where they keep to it."""
     program = (op.name for op in graph.ops if not op.resident)
-    return next((pair for pair in zip(program, dict.fromkeys(schedule.computes), strict=False) if pair[0] != pair[1]), None)
+    return next(
+        (pair for pair in zip(program, dict.fromkeys(schedule.computes), strict=False) if pair[0] != pair[1]), None
+    )
 
 
 class Proposal(msgspec.Struct, frozen=True):
@@ -105,8 +111,8 @@ class Proposal(msgspec.Struct, frozen=True):
         schedule: legal, with a peak within the budget.
         cost_lower_bound: cost no plan at this budget can go below, if the strategy knows more than one run of each op.
         peak_lower_bound: bytes no plan can go below, if it knows more than the largest working set.
-        optimal: what is proven, one of `planner.report.PROOFS`, or None. `Plan.verify` accepts it only where one run of each op
-            (cost) or the largest working set (peak) proves it again.
+        optimal: what is proven, one of `planner.report.PROOFS`, or None. `Plan.verify` accepts it only where one run of
+            each op (cost) or the largest working set (peak) proves it again.
         cut_short: True if the deadline stopped the search.
     """
 
@@ -124,7 +130,8 @@ class Proposal(msgspec.Struct, frozen=True):
 class Strategy(Protocol):
     """Problem -> Proposal. `functools.partial` carries options.
 
-    Raises InfeasibleBudget where it finds no plan within the budget, with the least peak it reached, plus the reserve, as `minimum`.
+    Raises InfeasibleBudget where it finds no plan within the budget, with the least peak it reached, plus the reserve,
+    as `minimum`.
     """
 
     def __call__(self, problem: Problem, /) -> Proposal: ...

@@ -14,7 +14,12 @@ from planner.simulator import Trace
 from planner.units import counted, format_bytes
 
 #: What can be proven of a plan.
-PROOFS: Final = ("cost at this budget, order free", "cost at this budget, order pinned", "peak, order free", "peak, order pinned")
+PROOFS: Final = (
+    "cost at this budget, order free",
+    "cost at this budget, order pinned",
+    "peak, order free",
+    "peak, order pinned",
+)
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -36,9 +41,11 @@ class Ruling(msgspec.Struct, frozen=True):
 
     Args:
         kind, pattern: the rule; a preset is a "recompute" rule.
-        ops: how many ops obey it: "save" (and preset "none"): run once; "recompute": keep no value for the backward pass.
+        ops: how many ops obey it: "save" (and preset "none"): run once; "recompute": keep no value for the backward
+            pass.
         run_again: of these, the ops that the backward pass needs a second time. They run again in every plan.
-        nbytes: bytes that the backward pass reads of them: "save": held for it; "recompute": not held, but for what others view.
+        nbytes: bytes that the backward pass reads of them: "save": held for it; "recompute": not held, but for what
+            others view.
         overhead: what one further run of each op that the rule makes run again costs, as a fraction of keep-all's cost.
         peak_change_bytes: what the rule by itself does to the peak of keep-all; above 0 it costs memory.
         exceptions: (op, why) of the first ops the pattern names that cannot obey.
@@ -64,7 +71,10 @@ class Ruling(msgspec.Struct, frozen=True):
             costs = " (costs memory)" if change > 0 else " (frees no memory)" if not change else ""
             idle = self.ops - self.run_again
             spare = f", {idle:,} are not needed again" if idle else ""
-            what = f"{counted(self.run_again, 'op')} run again{spare}; by itself {by_itself}{costs}, +{100 * self.overhead:.2f} % cost"
+            what = (
+                f"{counted(self.run_again, 'op')} run again{spare}; by itself {by_itself}{costs},"
+                f" +{100 * self.overhead:.2f} % cost"
+            )
         shown = ", ".join(f"{op!r} ({why})" for op, why in self.exceptions)
         more = f" and {self.excepted - len(self.exceptions):,} more" if self.excepted > len(self.exceptions) else ""
         unkept = f"; not kept for {shown}{more}" if self.excepted else ""
@@ -78,7 +88,8 @@ class Report(msgspec.Struct, frozen=True):
         graph, ops: name, and number of operations (residents not counted).
         keep_all, plan: see `Figures`.
         peak_lower_bound: bytes no plan can go below.
-        cost_lower_bound: cost no plan at this budget can go below; where `order` is pinned, "exact" may say it of that order alone.
+        cost_lower_bound: cost no plan at this budget can go below; where `order` is pinned, "exact" may say it of that
+            order alone.
         budget: bytes, or None: the least peak was asked for.
         budget_text: the budget as it was written.
         memory: scope, alignment and reserve.
@@ -143,13 +154,22 @@ class Report(msgspec.Struct, frozen=True):
     def _title(self) -> str:
         packed = f"allocator {self.allocator}" if self.allocator else "live bytes only"
         order = " · order pinned" if self.order == "pinned" else ""
-        return f"Plan  {self.graph} · {self.ops:,} ops · strategy {self.strategy} · {packed} · scope {self.memory.scope}{order}"
+        return (
+            f"Plan  {self.graph} · {self.ops:,} ops · strategy {self.strategy} · {packed} · scope"
+            f" {self.memory.scope}{order}"
+        )
 
     def _table(self) -> list[str]:
         budget = "least peak" if self.budget is None else format_bytes(self.budget)
         rows = [
             ("", "keep-all", "this plan", "lower bound", "budget"),
-            ("peak", format_bytes(self.keep_all.peak_bytes), format_bytes(self.plan.peak_bytes), format_bytes(self.peak_lower_bound), ""),
+            (
+                "peak",
+                format_bytes(self.keep_all.peak_bytes),
+                format_bytes(self.plan.peak_bytes),
+                format_bytes(self.peak_lower_bound),
+                "",
+            ),
             ("arena", format_bytes(self.keep_all.arena_bytes), format_bytes(self.plan.arena_bytes), "", budget),
             ("cost", "1.000x", f"{1 + self.overhead:.3f}x", f"{1 + self.overhead - self.gap:.3f}x", ""),
         ]
@@ -157,7 +177,12 @@ class Report(msgspec.Struct, frozen=True):
             rows.insert(3, ("reserve", "", format_bytes(self.memory.reserve), "", ""))
         widths = [max(len(row[k]) for row in rows) for k in range(5)]
         return [
-            ("  " + "  ".join(cell.rjust(w) if k else cell.ljust(w) for k, (cell, w) in enumerate(zip(row, widths, strict=True)))).rstrip()
+            (
+                "  "
+                + "  ".join(
+                    cell.rjust(w) if k else cell.ljust(w) for k, (cell, w) in enumerate(zip(row, widths, strict=True))
+                )
+            ).rstrip()
             for row in rows
         ]
 
@@ -166,12 +191,20 @@ class Report(msgspec.Struct, frozen=True):
         notes = []
         if self.budget is not None:
             spare = format_bytes(self.budget - self.needed_bytes)
-            asked = f"{self.budget} bytes" if self.budget_text == str(self.budget) else f"{self.budget_text} = {self.budget} bytes"
+            asked = (
+                f"{self.budget} bytes"
+                if self.budget_text == str(self.budget)
+                else f"{self.budget_text} = {self.budget} bytes"
+            )
             notes.append(f"Fits {asked} ({self.memory.scope}), {spare} spare; arena {plan.arena_bytes} bytes")
         if self.allocator is not None:
             notes.append(self._packing())
         if self.extra_runs:
-            times = f"; keep-all takes {keep_all.arena_bytes / plan.arena_bytes:.2f}x the memory" if plan.arena_bytes else ""
+            times = (
+                f"; keep-all takes {keep_all.arena_bytes / plan.arena_bytes:.2f}x the memory"
+                if plan.arena_bytes
+                else ""
+            )
             notes.append(f"{counted(self.recomputed_ops, 'op')} run again: +{100 * self.overhead:.2f} % cost{times}")
         else:
             notes.append("Nothing is recomputed")
@@ -191,13 +224,17 @@ class Report(msgspec.Struct, frozen=True):
             where = {"update": " (optimizer step)", "loss": " (loss)"}.get(self.peak_phase or "", "")
             notes.append(
                 f"Peak at step {self.peak_step + 1} of {self.steps}, op {self.peak_op}{where}:"
-                f" residents {format_bytes(self.resident_bytes)}, live {format_bytes(live)}, workspace {format_bytes(self.workspace_bytes)}"
+                f" residents {format_bytes(self.resident_bytes)}, live {format_bytes(live)}, workspace"
+                f" {format_bytes(self.workspace_bytes)}"
             )
             notes.append(f"Memory {sparkline(self.profile_bytes)}")
         if self.live_at_peak:
             width = max(len(value) for value, _, _ in self.live_at_peak)
             notes.append("Largest live at the peak")
-            notes.extend(f"  {value.ljust(width)}  {format_bytes(nbytes):>11}  {fate}" for value, nbytes, fate in self.live_at_peak)
+            notes.extend(
+                f"  {value.ljust(width)}  {format_bytes(nbytes):>11}  {fate}"
+                for value, nbytes, fate in self.live_at_peak
+            )
         return [f"  {note}" for note in notes]
 
     def _of_which(self) -> str:
@@ -220,7 +257,8 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def proven(report: Report, *, cost_lower_bound: float, peak_lower_bound: int) -> bool:
-    """True if what the report calls optimal is a statement we know, about the question that was asked, and meets its bound.
+    """True if what the report calls optimal is a statement we know, about the question that was asked, and meets its
+    bound.
 
     Args:
         cost_lower_bound, peak_lower_bound: what the reader has computed; those of the report are claims too.

@@ -59,5 +59,3 @@ class Schedule(msgspec.Struct, frozen=True):
             else:
                 lines.append(f"; free {step.value}")
         return "\n".join(lines)
-
-

@@ -1,7 +1,9 @@
 """The judge: replays a schedule step by step, and raises at the first illegal one.
 
-Plain Python, written from the thirteen memory rules of `papers/memory-model.md` and from nothing else. It shares no code with the
-searches, the packers and the analyses it judges: if they misunderstand a rule, the judge must not misunderstand it with them.
+Plain Python, written from the thirteen memory rules of `papers/memory-model.md` and from nothing else. It shares no
+code with the
+searches, the packers and the analyses it judges: if they misunderstand a rule, the judge must not misunderstand it with
+them.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ class Trace(msgspec.Struct, frozen=True):
         peak_bytes: most bytes at a step, residents included in scope "total".
         peak_step: the Compute step where that first happens; -1 if nothing runs.
         peak_op: its op, or None.
-        live_at_peak: (value, bytes) of the storages live at that step, outputs being made included, residents not; largest first.
+        live_at_peak: (value, bytes) of the storages live at that step, outputs being made included, residents not;
+            largest first.
         workspace_at_peak_bytes: scratch bytes of that step.
         cost: summed cost of all Compute steps, in the graph's unit.
         timeline_bytes: bytes at each Compute step.
@@ -60,8 +63,8 @@ def simulate(
         graph: the program.
         schedule: any list of steps.
         memory: scope and alignment.
-        allocation: offsets to check. It must hold one buffer for every storage and workspace, and may hold one more for an
-            output whose in-place pair it declines.
+        allocation: offsets to check. It must hold one buffer for every storage and workspace, and may hold one more for
+            an output whose in-place pair it declines.
     Raises:
         ScheduleError: the first illegal step, with op and value.
         VerificationError: a buffer is missing, unknown, too small, too short-lived, misaligned, or overlaps another.
@@ -125,7 +128,9 @@ class _Storage:
 
 
 def _may_take(storage: _Storage, output: Tensor, *, identity: bool, freed: set[str]) -> bool:
-    """Rule 10, what it asks of the storage: not resident, equal bytes, and all its names freed right after (or the output is the same)."""
+    """Rule 10, what it asks of the storage: not resident, equal bytes, and all its names freed right after (or the
+    output is the same).
+    """
     if storage.resident or storage.raw != output.nbytes:
         return False
     return (identity and output.name not in freed) or storage.names <= freed
@@ -201,10 +206,15 @@ class _Replay:
         for storage in taken:
             self._release_if_nameless(storage)
 
-    def _share(self, op: Op, execution: int, now: int, kept: set[int], freed: set[str]) -> tuple[list[int], Iterable[_Storage]]:
-        """Outputs put on storages of inputs; returns the outputs that need one of their own, and the storages that were taken."""
+    def _share(
+        self, op: Op, execution: int, now: int, kept: set[int], freed: set[str]
+    ) -> tuple[list[int], Iterable[_Storage]]:
+        """Outputs put on storages of inputs; returns the outputs that need one of their own, and the storages that were
+        taken.
+        """
         inputs = [self.live[value] for value in op.reads]
-        taken: dict[_Storage, None] = dict.fromkeys(inputs[i] for i, _ in op.updates)  # in order; a storage is equal to itself only
+        # in order; a storage is equal to itself only
+        taken: dict[_Storage, None] = dict.fromkeys(inputs[i] for i, _ in op.updates)
         for storage in taken:
             for older in tuple(storage.names):
                 del self.live[older]
@@ -246,7 +256,9 @@ class _Replay:
         copies_bytes = 0
         for o in fresh:
             tensor = op.outputs[o]
-            storage = _Storage(tensor.name, execution, tensor.nbytes, self.memory.round_up(tensor.nbytes), now, resident=False)
+            storage = _Storage(
+                tensor.name, execution, tensor.nbytes, self.memory.round_up(tensor.nbytes), now, resident=False
+            )
             self.storages.append(storage)
             if o in kept:  # the sibling still live keeps its instance; this copy exists for the step only
                 storage.end = now + 1
@@ -295,7 +307,9 @@ class _Replay:
             raise ScheduleError(f"frees {value!r}, which no op makes", step=index, value=value)
         storage = self.live.get(value)
         if storage is None:
-            why = f"op {self.overwritten[value]!r} has overwritten it" if value in self.overwritten else "it is not live"
+            why = (
+                f"op {self.overwritten[value]!r} has overwritten it" if value in self.overwritten else "it is not live"
+            )
             raise ScheduleError(f"frees {value!r}, but {why}", step=index, value=value)
         if storage.resident and storage.newest == value:
             raise ScheduleError(f"frees {value!r}, which is resident", step=index, value=value)
@@ -347,18 +361,25 @@ def _check_allocation(replay: _Replay, allocation: Allocation, memory: MemoryMod
         nbytes, start, end = needed[key]
         if buffer.nbytes < nbytes or buffer.start > start or buffer.end < end:
             raise VerificationError(
-                f"{label} has {buffer.nbytes} bytes during [{buffer.start}, {buffer.end}); it needs {nbytes} during [{start}, {end})"
+                f"{label} has {buffer.nbytes} bytes during [{buffer.start}, {buffer.end}); it needs {nbytes}"
+                f" during [{start}, {end})"
             )
         if buffer.offset < 0 or buffer.offset % memory.alignment:
-            raise VerificationError(f"{label} lies at offset {buffer.offset}, not a multiple of the alignment {memory.alignment}")
+            raise VerificationError(
+                f"{label} lies at offset {buffer.offset}, not a multiple of the alignment {memory.alignment}"
+            )
         found[key] = buffer
     for value, execution, workspace in needed:
         if (value, execution, workspace) not in found:
-            raise VerificationError(f"{'workspace of ' if workspace else ''}{value!r}, execution {execution}, has no buffer")
+            raise VerificationError(
+                f"{'workspace of ' if workspace else ''}{value!r}, execution {execution}, has no buffer"
+            )
     check_overlaps(allocation.buffers)
     arena_bytes = replay.resident_bytes + max((b.offset + b.nbytes for b in allocation.buffers), default=0)
     if allocation.bound_bytes > arena_bytes:
-        raise VerificationError(f"the allocation says no arena is below {allocation.bound_bytes} bytes; its own takes {arena_bytes}")
+        raise VerificationError(
+            f"the allocation says no arena is below {allocation.bound_bytes} bytes; its own takes {arena_bytes}"
+        )
     if allocation.resident_bytes != replay.resident_bytes or allocation.arena_bytes != arena_bytes:
         raise VerificationError(
             f"the allocation says {allocation.resident_bytes} resident and {allocation.arena_bytes} arena bytes;"
@@ -372,7 +393,8 @@ def _label(buffer: Buffer) -> str:
 
 
 def check_overlaps(buffers: Iterable[Buffer]) -> None:
-    """Sweep over time with the live buffers sorted by offset: where none overlap, only neighbours can begin to. O(n log n).
+    """Sweep over time with the live buffers sorted by offset: where none overlap, only neighbours can begin to. O(n log
+    n).
 
     Raises:
         VerificationError: names the first two that share a byte at a step.
@@ -392,7 +414,8 @@ def check_overlaps(buffers: Iterable[Buffer]) -> None:
             if other.offset < buffer.offset + buffer.nbytes and buffer.offset < other.offset + other.nbytes:
                 raise VerificationError(
                     f"{_label(other)} and {_label(buffer)} overlap at step {buffer.start}:"
-                    f" bytes [{other.offset}, {other.offset + other.nbytes}) and [{buffer.offset}, {buffer.offset + buffer.nbytes})"
+                    f" bytes [{other.offset}, {other.offset + other.nbytes}) and [{buffer.offset},"
+                    f" {buffer.offset + buffer.nbytes})"
                 )
         offsets.insert(place, buffer.offset)
         live.insert(place, buffer)

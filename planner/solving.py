@@ -1,4 +1,6 @@
-"""One graph and allocator: what a strategy proposes is packed, judged, and asked again where the arena misses the budget."""
+"""One graph and allocator: what a strategy proposes is packed, judged, and asked again where the arena misses the
+budget.
+"""
 
 from __future__ import annotations
 
@@ -65,11 +67,17 @@ class Watcher:
         ranked = (cost, peak_bytes) if self._asked_budget else (peak_bytes, cost)
         if fits and (self._best is None or ranked < self._best):
             self._best = ranked
-        best_cost, best_peak = (None, None) if self._best is None else self._best if self._asked_budget else self._best[::-1]
+        best_cost, best_peak = (
+            (None, None) if self._best is None else self._best if self._asked_budget else self._best[::-1]
+        )
         standing = Standing(
-            strategy, None if best_peak is None else int(best_peak), self._overhead(best_cost),
-            self._overhead(self.cost_lower_bound) or 0.0, self.plans_judged, time.monotonic() - self.started,
-        )  # fmt: skip
+            strategy,
+            None if best_peak is None else int(best_peak),
+            self._overhead(best_cost),
+            self._overhead(self.cost_lower_bound) or 0.0,
+            self.plans_judged,
+            time.monotonic() - self.started,
+        )
         try:
             self.progress(standing)
         except Exception as failure:
@@ -91,9 +99,14 @@ class Work:
     """
 
     def __init__(
-        self, graph: Graph, allocator: str | Allocator | None, memory: MemoryModel, *, rules: Rules | None = None,
+        self,
+        graph: Graph,
+        allocator: str | Allocator | None,
+        memory: MemoryModel,
+        *,
+        rules: Rules | None = None,
         watcher: Watcher | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.graph, self.memory, self.rules, self.watcher = graph, memory, rules, watcher
         self.allocator_name: str | None = None
         self.allocator: Allocator | None = None
@@ -114,7 +127,9 @@ class Work:
         return Problem(program, None, self.memory, order, seed, effort, deadline, self.watcher)
 
     def judged(self, proposal: Proposal) -> Solution:
-        """Pack a proposal and replay it; the last few are remembered, since neighbouring budgets and strategies often agree."""
+        """Pack a proposal and replay it; the last few are remembered, since neighbouring budgets and strategies often
+        agree.
+        """
         schedule = proposal.schedule
         known = self._judged.pop(schedule, None)
         if known is not None:
@@ -125,7 +140,9 @@ class Work:
         except ScheduleError:
             judge(self.graph, schedule, memory=self.memory)  # names the step
             raise
-        solution = Solution(proposal, allocation, judge(self.graph, schedule, memory=self.memory, allocation=allocation))
+        solution = Solution(
+            proposal, allocation, judge(self.graph, schedule, memory=self.memory, allocation=allocation)
+        )
         self._judged[schedule] = solution
         if len(self._judged) > 8:
             del self._judged[next(iter(self._judged))]
@@ -141,7 +158,9 @@ class Work:
         return proposal
 
     def attempts(self, strategy: Strategy, problem: Problem, allowed: int) -> Iterator[Solution]:
-        """What a strategy proposes for a budget, asked again for less while the arena misses it: only the last can fit."""
+        """What a strategy proposes for a budget, asked again for less while the arena misses it: only the last can
+        fit.
+        """
         target = allowed
         for _ in range(8):
             if target < 1:
@@ -159,7 +178,9 @@ class Work:
             target = min(target - (solution.arena_bytes - allowed), solution.trace.peak_bytes - 1)
 
     def solve(self, name: str, strategy: Strategy, problem: Problem, budget_bytes: int | None) -> Solution:
-        """The best of what is found at effort 1, then 2, then 4, as far as the effort goes: so more of it never finds less."""
+        """The best of what is found at effort 1, then 2, then 4, as far as the effort goes: so more of it never finds
+        less.
+        """
         found: list[Solution] = []
         failures: list[InfeasibleBudget] = []
         late = False
@@ -187,19 +208,32 @@ class Work:
             best = min(found, key=lambda solution: (solution.arena_bytes, solution.trace.cost))
         else:
             best = min(found, key=lambda solution: (solution.trace.cost, solution.arena_bytes))
-        return Solution(msgspec.structs.replace(best.proposal, cut_short=True), best.allocation, best.trace) if late else best
+        return (
+            Solution(msgspec.structs.replace(best.proposal, cut_short=True), best.allocation, best.trace)
+            if late
+            else best
+        )
 
     def _is_best(self, solution: Solution, budget_bytes: int | None, *, effort: float) -> bool:
-        """True if no plan can be better: by the strategy's word, by one run of everything, or by the bound that the report will state."""
+        """True if no plan can be better: by the strategy's word, by one run of everything, or by the bound that the
+        report will state.
+        """
         cost = solution.trace.cost
         if solution.proposal.optimal is not None or budget_bytes is None:
             return solution.proposal.optimal is not None
         if cost <= self.cost_lower_bound:
             return True
-        return lower_bounds(self.graph, self.memory, budget_bytes - self.memory.reserve, plan_cost=cost, effort=effort).cost >= cost
+        return (
+            lower_bounds(
+                self.graph, self.memory, budget_bytes - self.memory.reserve, plan_cost=cost, effort=effort
+            ).cost
+            >= cost
+        )
 
     def _solve(self, name: str, strategy: Strategy, problem: Problem, budget_bytes: int | None) -> Solution:
-        """Keep-all if it fits (with the user's rules: `base`), else what the strategy finds, else its plan of least peak."""
+        """Keep-all if it fits (with the user's rules: `base`), else what the strategy finds, else its plan of least
+        peak.
+        """
         peaks = [self.base.trace.peak_bytes]
         if budget_bytes is not None:
             allowed = budget_bytes - self.memory.reserve
@@ -212,7 +246,9 @@ class Work:
                 peaks.append(solution.trace.peak_bytes)
                 if problem.out_of_time:
                     budget = format_bytes(budget_bytes)
-                    raise TimeLimit(f"no plan whose arena fits {budget} was found in time; raise the limit or the budget")
+                    raise TimeLimit(
+                        f"no plan whose arena fits {budget} was found in time; raise the limit or the budget"
+                    )
                 if solution.proposal.cut_short:
                     raise KeyboardInterrupt  # the strategy took it, and what it had by then does not fit
         least = self._least(strategy, problem)
@@ -226,11 +262,15 @@ class Work:
         runs = [self._simulated(solution) for solution in (self.keep_all, least)]
         packing_bytes = least.arena_bytes - least.trace.peak_bytes
         error = infeasible(
-            self.graph, self.memory, budget=budget_bytes, minimum=minimum, found_by=name,
+            self.graph,
+            self.memory,
+            budget=budget_bytes,
+            minimum=minimum,
+            found_by=name,
             live_fit=reached if reached <= allowed else None,
             shortfall=shortfall(*runs, allowed=allowed, reached_bytes=reached, packing_bytes=packing_bytes),
             impossible=reached > allowed and self.nothing_fits(allowed, effort=problem.effort),
-        )  # fmt: skip
+        )
         if self.rules is not None:
             why, _, remedy = str(error).partition("\n")
             kept = ", ".join(f"{ruling.kind} {ruling.pattern!r}" for ruling in self.rules.rulings)
@@ -238,7 +278,9 @@ class Work:
         raise error
 
     def _least(self, strategy: Strategy, problem: Problem) -> Solution:
-        """The plan of least arena: that of least peak, unless packing wastes of it what others do not; so they are asked for."""
+        """The plan of least arena: that of least peak, unless packing wastes of it what others do not; so they are
+        asked for.
+        """
 
         def size(solution: Solution) -> tuple[int, float]:
             return solution.arena_bytes, solution.trace.cost
@@ -252,7 +294,8 @@ class Work:
             smaller = min(self.attempts(strategy, problem, least.arena_bytes - 1), key=size, default=least)
             if size(smaller) >= size(least):
                 break
-            proposal = msgspec.structs.replace(smaller.proposal, cost_lower_bound=None, optimal=None)  # nobody asked for this budget
+            # nobody asked for this budget
+            proposal = msgspec.structs.replace(smaller.proposal, cost_lower_bound=None, optimal=None)
             least = Solution(proposal, smaller.allocation, smaller.trace)
         return least
 
@@ -266,10 +309,19 @@ class Work:
 
     def _simulated(self, solution: Solution) -> Simulated:
         evaluator = evaluator_of(self.graph, self.memory)
-        return Simulated(self.graph, self.memory, evaluator=evaluator, schedule=solution.proposal.schedule, trace=solution.trace)
+        return Simulated(
+            self.graph, self.memory, evaluator=evaluator, schedule=solution.proposal.schedule, trace=solution.trace
+        )
 
     def report(
-        self, strategy: str, solution: Solution, budget_bytes: int | None, budget_text: str, *, effort: float, order: Order
+        self,
+        strategy: str,
+        solution: Solution,
+        budget_bytes: int | None,
+        budget_text: str,
+        *,
+        effort: float,
+        order: Order,
     ) -> Report:
         """Everything a reader of the plan asks."""
         trace, proposal = solution.trace, solution.proposal
@@ -277,7 +329,9 @@ class Work:
         bound, least_cost = lower_bounds(self.graph, self.memory, allowed, plan_cost=trace.cost, effort=effort)
         least_cost = max(least_cost, self.cost_lower_bound)  # the user may say that some ops run twice
         # A bound above what the plan itself takes is no bound: nothing of such a claim is repeated.
-        modest = (proposal.peak_lower_bound or 0) <= trace.peak_bytes and (proposal.cost_lower_bound or 0.0) <= trace.cost
+        modest = (proposal.peak_lower_bound or 0) <= trace.peak_bytes and (
+            proposal.cost_lower_bound or 0.0
+        ) <= trace.cost
         peak_bound = max(bound, proposal.peak_lower_bound or 0) if modest else bound
         cost_bound = max(least_cost, proposal.cost_lower_bound or 0.0) if modest else least_cost
         optimal = proposal.optimal if modest else None

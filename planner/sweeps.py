@@ -115,7 +115,8 @@ def _answer_elsewhere(parcel: _Parcel, strategy: Strategy, task: _Task, starts: 
 
 
 def _halvings(budgets: Sequence[int]) -> Iterator[list[int]]:
-    """The middle one, then the middles of both halves, and so on: every budget comes after a neighbour on each side, as far as there are.
+    """The middle one, then the middles of both halves, and so on: every budget comes after a neighbour on each side, as
+    far as there are.
 
     >>> list(_halvings([10, 20, 30, 40, 50, 60]))
     [[40], [20, 60], [10, 30, 50]]
@@ -124,21 +125,32 @@ def _halvings(budgets: Sequence[int]) -> Iterator[list[int]]:
     while spans:
         middles = [(low, (low + high) // 2, high) for low, high in spans]
         yield [budgets[middle] for _, middle, _ in middles]
-        spans = [span for low, middle, high in middles for span in ((low, middle), (middle + 1, high)) if span[0] < span[1]]
+        spans = [
+            span for low, middle, high in middles for span in ((low, middle), (middle + 1, high)) if span[0] < span[1]
+        ]
 
 
 class Sweep:
     """Every strategy at every budget, from the middle outwards; each search begins from the plans of its neighbours.
 
-    Searches of one round are independent of each other, so the number of processes does not matter. A search that cannot find anything
-    better is left out: nothing fits by proof, or the strategy has a plan that costs no more than is proven. All is done with effort 1,
-    then again with 2, from what is known by then, then with 4, as far as the effort goes: at given budgets more effort never finds less.
+    Searches of one round are independent of each other, so the number of processes does not matter. A search that
+    cannot find anything
+    better is left out: nothing fits by proof, or the strategy has a plan that costs no more than is proven. All is done
+    with effort 1,
+    then again with 2, from what is known by then, then with 4, as far as the effort goes: at given budgets more effort
+    never finds less.
     """
 
     def __init__(
-        self, work: Work, problem: Problem, searches: dict[str, Strategy], *, allocator: str | Allocator | None, jobs: int,
+        self,
+        work: Work,
+        problem: Problem,
+        searches: dict[str, Strategy],
+        *,
+        allocator: str | Allocator | None,
+        jobs: int,
         progress: Progress | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.work, self.problem, self.searches, self.jobs = work, problem, searches, jobs
         # by value where it is registered here: other processes know only what comes with the package
         self.allocator = work.allocator if isinstance(allocator, str) else allocator
@@ -156,7 +168,8 @@ class Sweep:
         count = wanted if isinstance(wanted, int) else len(wanted)
         efforts = tuple(rungs(self.problem.effort))
         self._expect(efforts, count)
-        early = efforts if isinstance(wanted, int) else efforts[:1]  # a number of budgets begins at the least peak there is
+        # a number of budgets begins at the least peak there is
+        early = efforts if isinstance(wanted, int) else efforts[:1]
         for effort in early:
             self._keep(self._ask, self._tasks(effort, None))
         budgets = self._budgets(wanted)
@@ -180,9 +193,20 @@ class Sweep:
         solution = self.chosen[name, budget].solution
         report = work.report(name, solution, budget, str(budget), effort=problem.effort, order=problem.order)
         return Plan(
-            work.graph, solution.proposal.schedule, solution.allocation, report, name, work.allocator_name, budget, work.memory,
-            problem.seed, problem.effort, save, recompute, problem.order,
-        )  # fmt: skip
+            work.graph,
+            solution.proposal.schedule,
+            solution.allocation,
+            report,
+            name,
+            work.allocator_name,
+            budget,
+            work.memory,
+            problem.seed,
+            problem.effort,
+            save,
+            recompute,
+            problem.order,
+        )
 
     def _budgets(self, wanted: int | tuple[Budget, ...]) -> list[int]:
         if isinstance(wanted, tuple):
@@ -216,7 +240,9 @@ class Sweep:
         return [_Task(name, budget, effort) for budget in budgets for name in self.searches]
 
     def _certified(self, budget: int) -> float:
-        """A cost that no plan within the budget is below; infinite where none fits. What holds with more memory holds with less."""
+        """A cost that no plan within the budget is below; infinite where none fits. What holds with more memory holds
+        with less.
+        """
         work, allowed = self.work, budget - self.work.memory.reserve
         known = self._bound(budget)
         if known == math.inf or allowed < peak_lower_bound(work.graph, work.memory).nbytes:
@@ -252,16 +278,21 @@ class Sweep:
         if task.budget is None:
             return False
         bound = self._bound(task.budget)
-        return bound == math.inf or any(found.cost <= bound for found in self._pool(task.strategy) if self._fits(found, task.budget))
+        return bound == math.inf or any(
+            found.cost <= bound for found in self._pool(task.strategy) if self._fits(found, task.budget)
+        )
 
     def _starts(self, name: str, budget: int | None) -> tuple[Schedule, ...]:
         """The cheapest plan of a strategy within a budget, and the smallest of its cheaper ones above it."""
         rules = self.work.rules
-        if budget is None or (rules is not None and rules.again):  # such plans are no plans of the graph that is searched
+        # such plans are no plans of the graph that is searched
+        if budget is None or (rules is not None and rules.again):
             return ()
         pool = [found for found in self._pool(name) if found is not self.base]  # where every strategy begins
         within = min((found for found in pool if self._fits(found, budget)), key=lambda found: found[:5], default=None)
-        cheaper = [found for found in pool if not self._fits(found, budget) and (within is None or found.cost < within.cost)]
+        cheaper = [
+            found for found in pool if not self._fits(found, budget) and (within is None or found.cost < within.cost)
+        ]
         above = min(cheaper, key=lambda found: (found.arena_bytes, found[:5]), default=None)
         return tuple(found.solution.proposal.schedule for found in (within, above) if found is not None)
 
@@ -284,16 +315,24 @@ class Sweep:
         parcel = self._parcelled()
         run = Parallel(n_jobs=self.jobs, backend="loky", return_as="generator")
         yield from run(
-            delayed(_answer_elsewhere)(parcel, self.searches[task.strategy], task, start) for task, start in zip(tasks, starts, strict=True)
+            delayed(_answer_elsewhere)(parcel, self.searches[task.strategy], task, start)
+            for task, start in zip(tasks, starts, strict=True)
         )
 
     def _parcelled(self) -> _Parcel:
         if self._parcel is None:
             problem, rules = self.problem, self.work.rules
             self._parcel = _Parcel(
-                uuid.uuid4().hex, self.work.graph.to_json(), self.allocator, problem.memory, problem.order, problem.seed,
-                problem.deadline, () if rules is None else rules.save, () if rules is None else rules.recompute,
-            )  # fmt: skip
+                uuid.uuid4().hex,
+                self.work.graph.to_json(),
+                self.allocator,
+                problem.memory,
+                problem.order,
+                problem.seed,
+                problem.deadline,
+                () if rules is None else rules.save,
+                () if rules is None else rules.recompute,
+            )
         return self._parcel
 
     def _line(self, name: str, budgets: list[int]) -> Iterator[Point]:
@@ -316,11 +355,22 @@ class Sweep:
 
     def _point(self, name: str, budget: int, found: _Found, bound: float, *, cut_short: bool) -> Point:
         keep_all_cost = self.work.keep_all.trace.cost
-        overhead = max(0.0, found.cost / keep_all_cost - 1) if keep_all_cost else 0.0  # below 0 by rounding: sums in another order
+        # below 0 by rounding: sums in another order
+        overhead = max(0.0, found.cost / keep_all_cost - 1) if keep_all_cost else 0.0
         if found.cost < bound <= found.cost * (1 + _ROUNDING):
             bound = found.cost
         gap = (found.cost - bound) / keep_all_cost if keep_all_cost else 0.0
         return Point(
-            name, budget, "fits", peak_bytes=found.peak_bytes, arena_bytes=found.arena_bytes, cost=found.cost, overhead=overhead,
-            recomputed_ops=found.recomputed_ops, extra_runs=found.extra_runs, cut_short=cut_short, cost_lower_bound=bound, gap=gap,
-        )  # fmt: skip
+            name,
+            budget,
+            "fits",
+            peak_bytes=found.peak_bytes,
+            arena_bytes=found.arena_bytes,
+            cost=found.cost,
+            overhead=overhead,
+            recomputed_ops=found.recomputed_ops,
+            extra_runs=found.extra_runs,
+            cut_short=cut_short,
+            cost_lower_bound=bound,
+            gap=gap,
+        )

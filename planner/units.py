@@ -1,7 +1,8 @@
 """Bytes as people write them, and back: the only place that knows units.
 
 People write `"7GB"`; programs want an exact int; reports show IEC units with two decimals. A near miss such as
-"fits at 7GiB, not at 7GB" is 7.4 %, so nothing is ever guessed: what is not understood is refused with the accepted forms.
+"fits at 7GiB, not at 7GB" is 7.4 %, so nothing is ever guessed: what is not understood is refused with the accepted
+forms.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _SIZES = 'write "7GB" (7e9), "7GiB" (7*2**30), or bytes as an int >= 1'
 _BUDGETS = f'{_SIZES}; or a fraction as 0.4 or "40%"'
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)")
 _PERCENT = re.compile(r"[0-9]+(\.[0-9]+)?\s*%")
-_FRACTION = re.compile(r"[0-9]*\.[0-9]+|[0-9]+(\.[0-9]+)?[eE]-[0-9]{1,3}")  # the second as Python shows floats below 0.0001
+# the second as Python shows floats below 0.0001
+_FRACTION = re.compile(r"[0-9]*\.[0-9]+|[0-9]+(\.[0-9]+)?[eE]-[0-9]{1,3}")
 _NEGATIVE = re.compile(r"-\s*[0-9.]+\s*(%|[A-Za-z]*)")
 MAX_BYTES = 2**62
 _LONGEST = 40  # characters; a longer number is no size, and costs time to read
@@ -54,7 +56,11 @@ def parse_bytes(text: int | str, *, what: str = "size") -> int:
         unit = match[2] if match else ""
         bits = unit.endswith("b") and unit != unit.lower()
         if match is None or unit.upper() not in _FACTORS or bits:
-            why = "is negative" if _NEGATIVE.fullmatch(text.strip()) else f"is not understood{' (b reads as bits)' if bits else ''}"
+            why = (
+                "is negative"
+                if _NEGATIVE.fullmatch(text.strip())
+                else f"is not understood{' (b reads as bits)' if bits else ''}"
+            )
             raise UnitError(f"{what} {text!r} {why}: {_forms(what)}")
         value = Fraction(match[1]) * _FACTORS[unit.upper()]
     shown = str(text) if isinstance(text, str) or abs(value) < 10**_LONGEST else f"of more than {_LONGEST} digits"
@@ -82,8 +88,8 @@ def parse_budget(budget: Budget, keep_all_peak_bytes: int) -> int:
     """The exact bytes of a budget; fractions are of the keep-all peak in the same scope.
 
     Args:
-        budget: see `parse_bytes`; also a float in (0, 1], `"0.4"`, `"40%"`, and `"auto"`: the free memory of the device. However
-            small a fraction, it leaves a byte; `"1e-9"` is the float it is the text of.
+        budget: see `parse_bytes`; also a float in (0, 1], `"0.4"`, `"40%"`, and `"auto"`: the free memory of the
+            device. However small a fraction, it leaves a byte; `"1e-9"` is the float it is the text of.
         keep_all_peak_bytes: what 100 % means.
     Raises:
         UnitError: not understood, zero, negative, NaN, above 100 %, or `"auto"` with no device to ask.
@@ -92,7 +98,8 @@ def parse_budget(budget: Budget, keep_all_peak_bytes: int) -> int:
     (400, 400, 2000)
     """
     fraction: Fraction | None = None
-    if isinstance(budget, Real) and not isinstance(budget, Integral):  # numpy's floats too; the text of one is its shortest decimal
+    # numpy's floats too; the text of one is its shortest decimal
+    if isinstance(budget, Real) and not isinstance(budget, Integral):
         if not math.isfinite(budget):
             raise UnitError(f"budget {budget!r} is not a size: {_BUDGETS}")
         fraction = Fraction(str(budget))
@@ -124,7 +131,9 @@ def free_device_bytes() -> int:
     try:
         import torch
     except ImportError:
-        raise UnitError('budget "auto" asks the device through PyTorch, which is not installed: write the bytes, as "7GB"') from None
+        raise UnitError(
+            'budget "auto" asks the device through PyTorch, which is not installed: write the bytes, as "7GB"'
+        ) from None
     if not torch.cuda.is_available():
         raise UnitError('budget "auto": no CUDA device was found: write the bytes, as "7GB"')
     free_bytes, _total_bytes = torch.cuda.mem_get_info()

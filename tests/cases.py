@@ -27,7 +27,9 @@ def nodes(text: str) -> dict[str, Node]:
         name, rest = word.split("<")
         inputs, numbers = rest.split(":")
         size, cost, *scratch = numbers.split(",")
-        found[name] = Node(tuple(i for i in inputs.split(",") if i), int(size), float(cost), int(scratch[0]) if scratch else 0)
+        found[name] = Node(
+            tuple(i for i in inputs.split(",") if i), int(size), float(cost), int(scratch[0]) if scratch else 0
+        )
     return found
 
 
@@ -85,7 +87,9 @@ class Case:
 
     def digraph(self) -> nx.DiGraph:
         """The case in our schema, in the order its text lists."""
-        return digraph(self.text, self.outs, resident=self.resident, backward=self.backward, loss=self.loss, once=self.once)
+        return digraph(
+            self.text, self.outs, resident=self.resident, backward=self.backward, loss=self.loss, once=self.once
+        )
 
 
 def chain(length: int) -> str:
@@ -134,7 +138,9 @@ _C7_TRUNK, _C7_A = "t1<x:8,4 t2<t1:8,4", "A1<t2:6,3 A2<A1:1,1"
 _C7_B, _C7_GRADS = "B1<t2:30,10 B2<B1:2,1", "gA2<A2,B2:1,1 gA1<gA2,A1:6,3 gt2<gA1,t2:8,4 gt1<gt2,t1:8,4 gx<gt1:1,4"
 C7 = Case(f"{_C7_TRUNK} {_C7_A} {_C7_B} {_C7_GRADS}", ("A2", "B2", "gx"), peak=55, cost=39)
 C7_B_FIRST = replace(C7, text=f"{_C7_TRUNK} {_C7_B} {_C7_A} {_C7_GRADS}", peak=48)
-C7_DEAD = replace(C7, text=f"{_C7_TRUNK} {_C7_A} {_C7_GRADS}".replace("gA2<A2,B2:", "gA2<A2:"), outs=("A2", "gx"), peak=31, cost=28)
+C7_DEAD = replace(
+    C7, text=f"{_C7_TRUNK} {_C7_A} {_C7_GRADS}".replace("gA2<A2,B2:", "gA2<A2:"), outs=("A2", "gx"), peak=31, cost=28
+)
 C7_FROZEN = replace(
     C7,
     text=f"{_C7_TRUNK} {_C7_B} {_C7_A} gA2<A2,B2:1,1 gA1<gA2,A1:6,3 wA<gA1,t2:1,2",
@@ -154,7 +160,8 @@ C9_REPLAYED = replace(C9, once=())
 #: Every case with one text; C10 is `chain(1000)`.
 CASES = {
     "C1": C1, "C1-free": C1_FREE, "trap-b": TRAP_B, "trap-b-equal": TRAP_B_EQUAL, "C2": C2, "C3": C3, "C5": C5,
-    "C5-returned": C5_RETURNED, "C7": C7, "C7-b-first": C7_B_FIRST, "C7-dead": C7_DEAD, "C7-frozen": C7_FROZEN, "C9": C9,
+    "C5-returned": C5_RETURNED, "C7": C7, "C7-b-first": C7_B_FIRST, "C7-dead": C7_DEAD, "C7-frozen": C7_FROZEN,
+        "C9": C9,
     "C9-replayed": C9_REPLAYED,
 }  # fmt: skip
 
@@ -173,7 +180,9 @@ def c4(length: int = 100) -> nx.DiGraph:
 
 
 def c8(*, c2_returned: bool = True) -> nx.DiGraph:
-    """C8: which in-place pairs are legal. MiB; every permission a naive planner might take is given, and `saved` is backward."""
+    """C8: which in-place pairs are legal. MiB; every permission a naive planner might take is given, and `saved` is
+    backward.
+    """
     graph = nx.DiGraph()
     graph.add_node("x", nbytes=8, kind="input")
     for name, sources, pairs in (
@@ -185,7 +194,9 @@ def c8(*, c2_returned: bool = True) -> nx.DiGraph:
         ("r2", ("s",), ((0, 0),)),
         ("y", ("r2",), ((0, 0),)),
     ):
-        graph.add_node(name, nbytes=8, inplace=pairs, phase="forward", output=name == "y" or (name == "c2" and c2_returned))
+        graph.add_node(
+            name, nbytes=8, inplace=pairs, phase="forward", output=name == "y" or (name == "c2" and c2_returned)
+        )
         for k, source in enumerate(sources):
             graph.add_edge(source, name, at=(k,))
     graph.add_node("saved", nbytes=(), phase="backward")

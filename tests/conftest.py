@@ -1,4 +1,6 @@
-"""Where the shared files are, how many tests missed them, how hard hypothesis tries, and the command line in this process."""
+"""Where the shared files are, how many tests missed them, how hard hypothesis tries, and the command line in this
+process.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,11 @@ ABSENT = "shared files absent"
 _SLOW_BUILDERS = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 settings.register_profile(
-    "default", max_examples=60, deadline=None, derandomize=os.environ.get("CI", "") not in ("", "0"), suppress_health_check=_SLOW_BUILDERS
+    "default",
+    max_examples=60,
+    deadline=None,
+    derandomize=os.environ.get("CI", "") not in ("", "0"),
+    suppress_health_check=_SLOW_BUILDERS,
 )
 settings.register_profile("thorough", max_examples=2000, deadline=None, suppress_health_check=_SLOW_BUILDERS)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

@@ -1,7 +1,8 @@
-"""The least cost of any schedule of a tiny graph under all thirteen memory rules: views, updates, in-place, several outputs.
+"""The least cost of any schedule of a tiny graph under all thirteen memory rules: views, updates, in-place, several
+outputs.
 
-Where `naive.oracle` knows one output per op and no aliasing, this walks the machine of `naive` itself: every order, every number of runs,
-every set of frees after every step.
+Where `naive.oracle` knows one output per op and no aliasing, this walks the machine of `naive` itself: every order,
+every number of runs, every set of frees after every step.
 """
 
 from __future__ import annotations
@@ -53,7 +54,11 @@ def _moves(
 ) -> Iterator[tuple[Moment, tuple[Step, ...]]]:
     """One Compute with every set of frees after it, where it is legal and fits."""
     op = graph.op_named[name]
-    names = [v for v in graph.tensors if (v in moment.on or v in {t.name for t in op.outputs}) and not is_resident_version(graph, v)]
+    names = [
+        v
+        for v in graph.tensors
+        if (v in moment.on or v in {t.name for t in op.outputs}) and not is_resident_version(graph, v)
+    ]
     for freed in chain.from_iterable(combinations(names, k) for k in range(len(names) + 1)):
         taken = (*steps, Compute(name), *(Free(v) for v in freed))
         try:
@@ -77,5 +82,7 @@ def _key(graph: Graph, moment: Moment, ran: frozenset[str]) -> Key:
     on: dict[Storage, set[str]] = {}
     for value, storage in moment.on.items():
         on.setdefault(storage, set()).add(value)
-    groups = ((frozenset(names), graph.tensors[s[0]].nbytes, graph.producer[s[0]].kind != "op") for s, names in on.items())
+    groups = (
+        (frozenset(names), graph.tensors[s[0]].nbytes, graph.producer[s[0]].kind != "op") for s, names in on.items()
+    )
     return frozenset(groups), ran

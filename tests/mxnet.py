@@ -1,9 +1,10 @@
 """The plan fixtures of `shared/data/mxnet` as graphs of our schema.
 
-Every fixture node is one op, recomputed copies too. Variables are parameters. A gradient of an argument is written into a buffer that the
-caller gave (grad_req=write): here the new version of a "state" resident of its size, so it lies in no total, and all external bytes are
-residents. An ignored input makes no read: it is an order-only edge. In-place pairs to external outputs are left out, as MXNet never takes
-them.
+Every fixture node is one op, recomputed copies too. Variables are parameters. A gradient of an argument is written into
+a buffer that the caller gave (grad_req=write): here the new version of a "state" resident of its size, so it lies in no
+total, and all external bytes are
+residents. An ignored input makes no read: it is an order-only edge. In-place pairs to external outputs are left out, as
+MXNet never takes them.
 """
 
 from __future__ import annotations
@@ -104,7 +105,9 @@ def load(path: Path) -> Fixture:
     return Fixture(graph.graph["name"], nodes, entries, file["golden"], value_of, graph)
 
 
-def _add(graph: nx.DiGraph, name: str, node: dict[str, Any], entries: list[dict[str, Any]], source: list[tuple[str, int]]) -> None:
+def _add(
+    graph: nx.DiGraph, name: str, node: dict[str, Any], entries: list[dict[str, Any]], source: list[tuple[str, int]]
+) -> None:
     outputs, ignored = node["outputs"], set(node["ignored_inputs"])
     counted = [i for i in range(len(node["inputs"])) if i not in ignored]
     position = {i: at for at, i in enumerate(counted)}
@@ -138,9 +141,11 @@ def recomputed(planned: Fixture) -> set[str]:
 
 
 def split_heads(plain: Fixture, again: Collection[str]) -> Graph:
-    """The unplanned graph in which each output that a plan computes twice has a twin for the backward pass: `<op> again`.
+    """The unplanned graph in which each output that a plan computes twice has a twin for the backward pass: `<op>
+    again`.
 
-    The original makes a second copy of such an output and keeps the first. By our rules an output that is live cannot be made again.
+    The original makes a second copy of such an output and keeps the first. By our rules an output that is live cannot
+    be made again.
     """
     heads = {op for op in again if any(plain.graph.tensors[t.name].output for t in plain.graph.op_named[op].outputs)}
     graph = nx.DiGraph()
@@ -156,7 +161,9 @@ def split_heads(plain: Fixture, again: Collection[str]) -> Graph:
 
 
 def just_in_time(graph: Graph, again: Collection[str]) -> list[str]:
-    """Alg. 2: before each backward op, the second runs it still needs, in program order; twins of heads run there for the first time."""
+    """Alg. 2: before each backward op, the second runs it still needs, in program order; twins of heads run there for
+    the first time.
+    """
     place = {op.name: k for k, op in enumerate(graph.ops)}
     missing = {f"{name} again" if f"{name} again" in place else name for name in again}
     order: list[str] = []

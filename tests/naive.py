@@ -1,7 +1,7 @@
 """Slow obvious twins: the exhaustive oracle, canonical frees, the memory rules, buffers and overlaps.
 
-Written from `design.md` section 4 and from `cases.md`; nothing here imports more of `planner` than its plain types, and nothing is
-quick. Every function works from the whole history again instead of keeping state.
+Written from `design.md` section 4 and from `cases.md`; nothing here imports more of `planner` than its plain types, and
+nothing is quick. Every function works from the whole history again instead of keeping state.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from planner.graph import Graph, Op
 from planner.memory import Allocation, Buffer, MemoryModel
 from planner.schedule import Compute, Free, Schedule, Step
 
-# ------------------------------------------------------------------------------------------------ the oracle of cases.md
+# ------------------------------------------------------------------------------------------------ the oracle of
+# cases.md
 
 
 def parse(text: str) -> dict[str, tuple]:
@@ -112,7 +113,9 @@ def _path(came: dict, state: tuple[int, int]) -> tuple[tuple[str, str], ...]:
     return tuple(reversed(moves))
 
 
-def best(program: dict[str, tuple], outs: Iterable[str], budget: float | None = None, once: Collection[str] = ()) -> float | None:
+def best(
+    program: dict[str, tuple], outs: Iterable[str], budget: float | None = None, once: Collection[str] = ()
+) -> float | None:
     """`cases.md`: the least possible peak, or the least cost within a budget; None = impossible."""
     found = search(program, outs, budget, once=once)
     return None if found is None else found.value
@@ -134,7 +137,9 @@ def peak(program: dict[str, tuple], order: Sequence[str], outs: Collection[str])
     return most
 
 
-def oracle(graph: Graph, budget: int | None = None, *, memory: MemoryModel = MemoryModel()) -> tuple[float, Schedule] | None:
+def oracle(
+    graph: Graph, budget: int | None = None, *, memory: MemoryModel = MemoryModel()
+) -> tuple[float, Schedule] | None:
     """Least peak in bytes (no budget) or least cost of any schedule with peak + reserve <= budget; and such a schedule.
 
     For graphs of at most one output per op and without views, updates and in-place pairs; about 20 ops.
@@ -148,7 +153,9 @@ def oracle(graph: Graph, budget: int | None = None, *, memory: MemoryModel = Mem
         assert (op.view, op.updates, op.inplace) == ((), (), ()), f"{op.name} aliases"
     nbytes = {op.name: memory.round_up(op.outputs[0].nbytes) if op.outputs else 0 for op in ops}
     maker = {op.outputs[0].name: op.name for op in ops if op.outputs}
-    program = {op.name: ([maker[v] for v in op.reads if v in maker], nbytes[op.name], op.cost, op.workspace) for op in ops}
+    program = {
+        op.name: ([maker[v] for v in op.reads if v in maker], nbytes[op.name], op.cost, op.workspace) for op in ops
+    }
     residents = _resident_bytes(graph, memory)
     found = search(
         program,
@@ -195,8 +202,8 @@ def program_order(graph: Graph) -> list[str]:
 def canonical_steps(graph: Graph, ops: Sequence[str]) -> Schedule:
     """Rule 11: each instance is freed right after its last read before the next Compute of its op.
 
-    Frees of one step come in the order of `graph.tensors`. Outputs keep their last instance; residents, the versions of a resident
-    that updates make, and names that an update drops (rule 7) are never freed.
+    Frees of one step come in the order of `graph.tensors`. Outputs keep their last instance; residents, the versions of
+    a resident that updates make, and names that an update drops (rule 7) are never freed.
     """
     frees: dict[int, set[str]] = {t: set() for t in range(len(ops))}
     for t, name in enumerate(ops):
@@ -241,7 +248,9 @@ def _root(graph: Graph, value: str) -> Op:
 
 
 def instance(graph: Graph, ops: Sequence[str], t: int, value: str) -> tuple[str, int]:
-    """The storage under the newest instance of a value before step t, as (value, step of its making), in-place aside."""
+    """The storage under the newest instance of a value before step t, as (value, step of its making), in-place
+    aside.
+    """
     op = graph.producer[value]
     if op.kind != "op":
         return value, -1
@@ -260,7 +269,9 @@ def drops(graph: Graph, ops: Sequence[str], t: int, value: str) -> bool:
 
 
 def runs(schedule: Schedule) -> list[tuple[str, frozenset[str]]]:
-    """(op, values freed directly after it) for each Compute: for comparisons that do not care in which order names are freed."""
+    """(op, values freed directly after it) for each Compute: for comparisons that do not care in which order names are
+    freed.
+    """
     pairs: list[tuple[str, set[str]]] = []
     for step in schedule.steps:
         if isinstance(step, Compute):
@@ -270,7 +281,8 @@ def runs(schedule: Schedule) -> list[tuple[str, frozenset[str]]]:
     return [(op, frozenset(freed)) for op, freed in pairs]
 
 
-# ------------------------------------------------------------------------------------------------ rules 2 to 10, 12 and 13
+# ------------------------------------------------------------------------------------------------ rules 2 to 10, 12 and
+# 13
 
 
 class Illegal(Exception):
@@ -310,7 +322,9 @@ def _is_resident(graph: Graph, storage: Storage) -> bool:
     return graph.producer[storage[0]].kind != "op"
 
 
-def _compute(graph: Graph, steps: Sequence[Step], k: int, before: Moment, allowed: Collection[tuple[str, int, str]] | None) -> Moment:
+def _compute(
+    graph: Graph, steps: Sequence[Step], k: int, before: Moment, allowed: Collection[tuple[str, int, str]] | None
+) -> Moment:
     op = graph.op_named.get(steps[k].op)
     if op is None or op.kind != "op":
         raise Illegal(k, "not an op")
@@ -372,7 +386,9 @@ def _free(graph: Graph, k: int, value: str, before: Moment) -> Moment:
     return before._replace(on=on)
 
 
-def history(graph: Graph, schedule: Schedule, *, allowed: Collection[tuple[str, int, str]] | None = None) -> list[Moment]:
+def history(
+    graph: Graph, schedule: Schedule, *, allowed: Collection[tuple[str, int, str]] | None = None
+) -> list[Moment]:
     """The machine after each step, legality checked as it goes.
 
     Args:
@@ -440,7 +456,9 @@ def stacked(
     """
     allowed = [pair for pair in inplace_pairs(graph, schedule) if pair[:2] not in declined]
     moments = [
-        moment for step, moment in zip(schedule.steps, history(graph, schedule, allowed=allowed), strict=True) if isinstance(step, Compute)
+        moment
+        for step, moment in zip(schedule.steps, history(graph, schedule, allowed=allowed), strict=True)
+        if isinstance(step, Compute)
     ]
     buffers: list[Buffer] = []
     offset = 0
@@ -467,7 +485,8 @@ def overlaps(buffers: Sequence[Buffer]) -> list[tuple[Buffer, Buffer]]:
         (a, b)
         for k, a in enumerate(buffers)
         for b in buffers[k + 1 :]
-        if max(a.start, b.start) < min(a.end, b.end) and max(a.offset, b.offset) < min(a.offset + a.nbytes, b.offset + b.nbytes)
+        if max(a.start, b.start) < min(a.end, b.end)
+        and max(a.offset, b.offset) < min(a.offset + a.nbytes, b.offset + b.nbytes)
     ]
 
 

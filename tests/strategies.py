@@ -1,6 +1,7 @@
 """Random training graphs and random legal orders for hypothesis, legal by construction.
 
-`digraphs()` has everything the schema knows; `simple_digraphs()` is small enough for the oracle; `op_sequences(graph)` recomputes.
+`digraphs()` has everything the schema knows; `simple_digraphs()` is small enough for the oracle; `op_sequences(graph)`
+recomputes.
 """
 
 from __future__ import annotations
@@ -68,10 +69,16 @@ class _Builder:
         self.values += made
         return made
 
-    def op(self, name: str, phase: str, reads: Sequence[_Value], *, aliases: Sequence[str] | None = None) -> list[_Value]:
-        """One op; `aliases` says for each output what it is: fresh, view, update, inplace or identity. By default drawn."""
+    def op(
+        self, name: str, phase: str, reads: Sequence[_Value], *, aliases: Sequence[str] | None = None
+    ) -> list[_Value]:
+        """One op; `aliases` says for each output what it is: fresh, view, update, inplace or identity. By default
+        drawn.
+        """
         if aliases is None:
-            kinds = ["fresh", "fresh", "inplace", "view", "identity", "update"] if self.aliasing and reads else ["fresh"]
+            kinds = (
+                ["fresh", "fresh", "inplace", "view", "identity", "update"] if self.aliasing and reads else ["fresh"]
+            )
             count = self.draw(st.sampled_from([1, 1, 1, 2, 3, 0])) if self.aliasing else 1
             aliases = [self.draw(st.sampled_from(kinds)) for _ in range(count)]
         storages: list[_Storage] = []
@@ -96,7 +103,9 @@ class _Builder:
                     if not self.chance(5):
                         nbytes = under.nbytes = given.nbytes
                     identity = alias == "identity" and not given.updated and given not in doomed
-                    pairs["inplace"].append((i, o, True) if identity else self.draw(st.sampled_from([(i, o), (i, o, False)])))
+                    pairs["inplace"].append(
+                        (i, o, True) if identity else self.draw(st.sampled_from([(i, o), (i, o, False)]))
+                    )
                     if identity:
                         given.identity = under.identity = True
                     elif len(reads) > 1 and self.chance(3):
@@ -218,7 +227,9 @@ def simple_digraphs(draw: Callable, *, most_ops: int = 9) -> nx.DiGraph:
 @st.composite
 def memory_models(draw: Callable) -> MemoryModel:
     """Both scopes, small alignments, no reserve."""
-    return MemoryModel(scope=draw(st.sampled_from(["total", "activations"])), alignment=draw(st.sampled_from([1, 4, 7])))
+    return MemoryModel(
+        scope=draw(st.sampled_from(["total", "activations"])), alignment=draw(st.sampled_from([1, 4, 7]))
+    )
 
 
 @st.composite
@@ -229,7 +240,8 @@ def op_sequences(draw: Callable, graph: Graph, *, most_extra: int = 12) -> list[
     """
     ops = [op for op in graph.ops if op.kind == "op"]
     sequence: list[str] = []
-    live = {tensor.name: (tensor.name, -1) for op in graph.ops if op.kind != "op" for tensor in op.outputs}  # value -> storage
+    # value -> storage
+    live = {tensor.name: (tensor.name, -1) for op in graph.ops if op.kind != "op" for tensor in op.outputs}
     extra = draw(st.integers(0, most_extra))
     while True:
         fresh = [op for op in ops if op.name not in sequence and _may_run(graph, op, sequence, live)]

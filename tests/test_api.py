@@ -1,4 +1,6 @@
-"""`optimize`, `allocate`, `simulate`: what they take, what they refuse, and that nothing a strategy claims is believed unseen."""
+"""`optimize`, `allocate`, `simulate`: what they take, what they refuse, and that nothing a strategy claims is believed
+unseen.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,15 @@ def test_a_graph_in_any_form_gives_the_same_plan(tmp_path: Path) -> None:
     encoded.write_bytes(program.to_json())
     node_link.write_text(json.dumps(nx.node_link_data(digraph, edges="edges")))
     (tmp_path / "links.json").write_text(json.dumps(nx.node_link_data(digraph, edges="links")))
-    forms: list[Any] = [program, encoded, str(encoded), node_link, str(node_link), tmp_path / "links.json", nx.MultiDiGraph(digraph)]
+    forms: list[Any] = [
+        program,
+        encoded,
+        str(encoded),
+        node_link,
+        str(node_link),
+        tmp_path / "links.json",
+        nx.MultiDiGraph(digraph),
+    ]
     for form in forms:
         found = optimize(form, 100)
         assert (found.graph, found.schedule, found.allocation) == (wanted.graph, wanted.schedule, wanted.allocation)
@@ -135,8 +145,42 @@ def test_a_budget_is_understood_to_the_byte(budget: Any, nbytes: int) -> None:
     assert f"{nbytes} bytes" in str(plan.report)
 
 
-BAD_BUDGETS = [0, -1, 0.0, -0.5, 1.5, math.nan, math.inf, True, "0", "-5", "0%", "150%", "101%", "-1%", "7Gb", "7 bananas", "", " ", "GB"]
-WORSE_BUDGETS = ["1.0000001", "nan", "inf", "1e9", "7,5GB", "7GB 3", "0x10", 2**62 + 1, "9999999999GB", [], None.__class__, b"7GB", 1j]
+BAD_BUDGETS = [
+    0,
+    -1,
+    0.0,
+    -0.5,
+    1.5,
+    math.nan,
+    math.inf,
+    True,
+    "0",
+    "-5",
+    "0%",
+    "150%",
+    "101%",
+    "-1%",
+    "7Gb",
+    "7 bananas",
+    "",
+    " ",
+    "GB",
+]
+WORSE_BUDGETS = [
+    "1.0000001",
+    "nan",
+    "inf",
+    "1e9",
+    "7,5GB",
+    "7GB 3",
+    "0x10",
+    2**62 + 1,
+    "9999999999GB",
+    [],
+    None.__class__,
+    b"7GB",
+    1j,
+]
 
 
 @pytest.mark.parametrize("budget", [*BAD_BUDGETS, *WORSE_BUDGETS], ids=repr)
@@ -318,7 +362,14 @@ def test_a_plan_is_held_to_a_graph_in_any_form(tmp_path: Path) -> None:
     plan = optimize(chain(), 100)
     plan.save(path)
     (tmp_path / "graph.json").write_bytes(plan.graph.to_json())
-    forms: list[Any] = [None, chain(), nx.MultiDiGraph(chain()), plan.graph, tmp_path / "graph.json", str(tmp_path / "graph.json")]
+    forms: list[Any] = [
+        None,
+        chain(),
+        nx.MultiDiGraph(chain()),
+        plan.graph,
+        tmp_path / "graph.json",
+        str(tmp_path / "graph.json"),
+    ]
     for form in forms:
         assert planner.load(path, form) == plan
     with pytest.raises(PlanFileError, match="another graph"):
@@ -354,7 +405,10 @@ def test_an_arena_that_misses_a_budget_which_the_peak_meets_makes_the_search_go_
     # Only a packing that shares nothing of two bytes of padding: the arena is always the peak + 20.
     def padded(graph: Graph, schedule: Schedule, *, memory: MemoryModel) -> planner.Allocation:
         packed = planner.packing.find_allocator("auto")[1](graph, schedule, memory=memory)
-        buffers = tuple(planner.Buffer(b.value, b.execution, b.workspace, b.nbytes, b.start, b.end, b.offset + 20) for b in packed.buffers)
+        buffers = tuple(
+            planner.Buffer(b.value, b.execution, b.workspace, b.nbytes, b.start, b.end, b.offset + 20)
+            for b in packed.buffers
+        )
         return planner.Allocation(buffers, packed.resident_bytes, packed.arena_bytes + 20, "padded")
 
     plan = optimize(chain(), 120, allocator=padded)
@@ -420,7 +474,15 @@ def empty(_problem: Problem) -> Proposal:
 @pytest.mark.parametrize("allocator", ["auto", None])
 @pytest.mark.parametrize(
     "strategy",
-    [without_the_last_op, freeing_everything_at_once, freeing_twice, freeing_a_resident, of_an_unknown_op, backwards, empty],
+    [
+        without_the_last_op,
+        freeing_everything_at_once,
+        freeing_twice,
+        freeing_a_resident,
+        of_an_unknown_op,
+        backwards,
+        empty,
+    ],
 )
 def test_an_illegal_proposal_never_reaches_the_user(strategy: Any, allocator: str | None) -> None:
     for budget in (None, 100):
@@ -505,7 +567,9 @@ def test_a_proposal_worse_than_keep_all_is_replaced_by_keep_all() -> None:
 # ------------------------------------------------------------------------------------------------ registration
 
 
-def test_a_registered_strategy_is_found_by_name_and_asked_for_the_budget_less_the_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registered_strategy_is_found_by_name_and_asked_for_the_budget_less_the_reserve(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("planner.search._STRATEGIES", dict(planner.search._STRATEGIES))
     asked: list[Problem] = []
 
@@ -560,7 +624,9 @@ def test_a_plan_is_the_same_in_every_process() -> None:
     for hash_seed in ("0", "4242"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         command = [sys.executable, "-c", SCRIPT.format(tests=str(Path(__file__).parent))]
-        outputs.append(subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120).stdout)
+        outputs.append(
+            subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120).stdout
+        )
     assert outputs[0] == outputs[1]
     assert len(outputs[0].split()) == 6
 
@@ -586,7 +652,8 @@ def test_unknown_names_in_the_package_are_attribute_errors() -> None:
     assert issubclass(VerificationError, PlannerError)
 
 
-# ------------------------------------------------------------------------------------------------ Ctrl-C between searches
+# ------------------------------------------------------------------------------------------------ Ctrl-C between
+# searches
 
 
 def test_ctrl_c_in_one_search_begins_no_other() -> None:

@@ -1,4 +1,6 @@
-"""The house of design section 2, read from the imports: data flows top to bottom, and the judge shares no code with the judged."""
+"""The house of design section 2, read from the imports: data flows top to bottom, and the judge shares no code with the
+judged.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,36 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 #: A module imports only from layers above its own; inside a layer, without circles.
 LAYERS = (
-    "errors", "names", "units", "files", "graph", "schedule", "memory", "calibration", "simulator", "report", "problem", "lowering", "zoo",
-    "kernels", "analysis", "userrules", "packing", "search", "solving", "plan", "curves", "sweeps", "api", "rules", "footprint",
+    "errors", "names", "units", "files", "graph", "schedule", "memory", "calibration", "simulator", "report", "problem",
+        "lowering", "zoo",
+    "kernels", "analysis", "userrules", "packing", "search", "solving", "plan", "curves", "sweeps", "api", "rules",
+        "footprint",
     "executors", "torch", "processes", "measure", "views", "arguments", "console", "commands", "cli",
 )  # fmt: skip
 JUDGE_MAY_IMPORT = {"errors", "graph", "memory", "schedule"}
-OPTIONAL = {"onnx", "torch", "matplotlib", "plotly", "jinja2", "highspy", "psutil", "ortools", "distributed", "checkpoint_schedules"}
+OPTIONAL = {
+    "onnx",
+    "torch",
+    "matplotlib",
+    "plotly",
+    "jinja2",
+    "highspy",
+    "psutil",
+    "ortools",
+    "distributed",
+    "checkpoint_schedules",
+}
 HEAVY = {"numpy", "numba", "networkx", *OPTIONAL}
 #: What must stay quick to import.
-LIGHT = ("planner", "planner.cli", "planner.errors", "planner.units", "planner.schedule", "planner.memory", "planner.graph")
+LIGHT = (
+    "planner",
+    "planner.cli",
+    "planner.errors",
+    "planner.units",
+    "planner.schedule",
+    "planner.memory",
+    "planner.graph",
+)
 
 
 class Import(NamedTuple):
@@ -55,14 +78,18 @@ def module_level(tree: ast.Module) -> Iterator[ast.stmt]:
         if isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.unparse(statement.test):
             waiting += statement.orelse
             continue
-        waiting += [child for child in ast.walk(statement) if isinstance(child, ast.stmt) and _parent_is(statement, child)]
+        waiting += [
+            child for child in ast.walk(statement) if isinstance(child, ast.stmt) and _parent_is(statement, child)
+        ]
 
 
 def _parent_is(parent: ast.stmt, child: ast.stmt) -> bool:
     if child is parent:
         return False
     blocks = [getattr(parent, field, []) for field in ("body", "orelse", "finalbody")]
-    blocks += [handler.body for handler in getattr(parent, "handlers", [])] + [case.body for case in getattr(parent, "cases", [])]
+    blocks += [handler.body for handler in getattr(parent, "handlers", [])] + [
+        case.body for case in getattr(parent, "cases", [])
+    ]
     return any(child in block for block in blocks)
 
 
@@ -126,8 +153,18 @@ with open("f"):
     from i import j
 """
     assert {found.module for found in imports(source, "planner.cli")} == {
-        "a", "c", "d", "e", "f", "i", "planner", "planner.errors", "planner.graph", "planner.units", "planner.search.chen",
-    }  # fmt: skip
+        "a",
+        "c",
+        "d",
+        "e",
+        "f",
+        "i",
+        "planner",
+        "planner.errors",
+        "planner.graph",
+        "planner.units",
+        "planner.search.chen",
+    }
 
 
 @every_module
@@ -142,20 +179,28 @@ def test_a_module_imports_only_from_layers_above_it(name: str) -> None:
         return
     allowed = LAYERS[: LAYERS.index(layer(name)) + 1] if layer(name) in LAYERS else LAYERS
     wrong = [
-        place(name, found) for found in MODULES[name] if found.module.split(".")[0] == "planner" and layer(found.module) not in allowed
+        place(name, found)
+        for found in MODULES[name]
+        if found.module.split(".")[0] == "planner" and layer(found.module) not in allowed
     ]
     assert wrong == []
 
 
 def test_modules_do_not_import_each_other_in_circles() -> None:
-    graph = nx.DiGraph((name, found.module) for name, all_found in MODULES.items() for found in all_found if found.module in MODULES)
+    graph = nx.DiGraph(
+        (name, found.module) for name, all_found in MODULES.items() for found in all_found if found.module in MODULES
+    )
     assert list(nx.simple_cycles(graph)) == []
 
 
 def test_the_judge_imports_nothing_that_it_judges() -> None:
-    assert {layer(found.module) for found in MODULES["planner.simulator"] if found.module.startswith("planner")} <= JUDGE_MAY_IMPORT
+    assert {
+        layer(found.module) for found in MODULES["planner.simulator"] if found.module.startswith("planner")
+    } <= JUDGE_MAY_IMPORT
     tree = ast.parse(PATHS["planner.simulator"].read_text())
-    inner = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom)) and node not in tree.body]
+    inner = [
+        node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom)) and node not in tree.body
+    ]
     assert [ast.unparse(node) for node in inner] == []
 
 
@@ -172,7 +217,9 @@ def test_kernels_import_numpy_numba_their_decorator_and_each_other(name: str) ->
 
 def test_the_kernels_package_defines_its_decorator_alone() -> None:
     allowed = set(sys.stdlib_module_names) | {"numpy", "numba"}
-    outside = {found.module for found in MODULES.get("planner.kernels", ()) if found.module.split(".")[0] not in allowed}
+    outside = {
+        found.module for found in MODULES.get("planner.kernels", ()) if found.module.split(".")[0] not in allowed
+    }
     assert outside <= {"planner.errors"}
 
 
@@ -190,14 +237,21 @@ def test_a_module_imports_only_what_the_project_depends_on(name: str) -> None:
 
 @every_module
 def test_no_module_can_load_a_pickle(name: str) -> None:
-    names = {node.name for tree in (ast.parse(PATHS[name].read_text()),) for node in ast.walk(tree) if isinstance(node, ast.alias)}
+    names = {
+        node.name
+        for tree in (ast.parse(PATHS[name].read_text()),)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.alias)
+    }
     assert not names & {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"}
 
 
 def loaded_by(statement: str) -> set[str]:
     """Top-level modules in a fresh interpreter after a statement."""
     program = statement + "\nimport sys\nprint(*{name.split('.')[0] for name in sys.modules})"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT, timeout=60
+    )
     return set(done.stdout.split())
 
 

@@ -1,7 +1,8 @@
-"""Plans on real bytes: every plan of every strategy and allocator ends with the bytes of a plain run, and wrong plans do not.
+"""Plans on real bytes: every plan of every strategy and allocator ends with the bytes of a plain run, and wrong plans
+do not.
 
-The oracle is `reference`, whose own semantics are held to tiny graphs by hand. Where a mutation must be caught, the claim is that it
-is caught by the bytes or by a missing buffer, without the judge.
+The oracle is `reference`, whose own semantics are held to tiny graphs by hand. Where a mutation must be caught, the
+claim is that it is caught by the bytes or by a missing buffer, without the judge.
 """
 
 from __future__ import annotations
@@ -56,17 +57,23 @@ SCALES = st.sampled_from([1, 1, 3, 8])
 op = partial(programs.op, nbytes=8)
 
 
-def moved(allocation: Allocation, value: str, offset: int, *, workspace: bool = False, execution: int = 0) -> Allocation:
+def moved(
+    allocation: Allocation, value: str, offset: int, *, workspace: bool = False, execution: int = 0
+) -> Allocation:
     """The allocation with one buffer elsewhere."""
     key = (value, execution, workspace)
     assert key in {(b.value, b.execution, b.workspace) for b in allocation.buffers}
-    buffers = tuple(replace(b, offset=offset) if (b.value, b.execution, b.workspace) == key else b for b in allocation.buffers)
+    buffers = tuple(
+        replace(b, offset=offset) if (b.value, b.execution, b.workspace) == key else b for b in allocation.buffers
+    )
     arena = allocation.resident_bytes + max(b.offset + b.nbytes for b in buffers)
     return replace(allocation, buffers=buffers, arena_bytes=arena)
 
 
 def without(allocation: Allocation, value: str, execution: int = 0) -> Allocation:
-    return replace(allocation, buffers=tuple(b for b in allocation.buffers if (b.value, b.execution) != (value, execution)))
+    return replace(
+        allocation, buffers=tuple(b for b in allocation.buffers if (b.value, b.execution) != (value, execution))
+    )
 
 
 def offset_of(allocation: Allocation, value: str, *, workspace: bool = False) -> int:
@@ -77,16 +84,27 @@ def windows(graph: Graph, **options: Any) -> dict[str, bytes]:
     return {value: content.window.tobytes() for value, content in reference(graph, **options).items()}
 
 
-# ------------------------------------------------------------------------------------------------ the reference, by hand
+# ------------------------------------------------------------------------------------------------ the reference, by
+# hand
 
 
 def test_a_fresh_value_has_its_size_and_depends_on_name_output_inputs_and_their_order() -> None:
-    graph = Graph([
-        op("x", kind="input"), op("y", kind="input"), op("f", "x", "y", nbytes=(13, 13)), op("g", "x", "y", nbytes=13),
-        op("h", "x", "y", nbytes=13), op("none", nbytes=0), op("double", "x", "x", nbytes=13), op("single", "x", nbytes=13),
-    ])  # fmt: skip
+    graph = Graph(
+        [
+            op("x", kind="input"),
+            op("y", kind="input"),
+            op("f", "x", "y", nbytes=(13, 13)),
+            op("g", "x", "y", nbytes=13),
+            op("h", "x", "y", nbytes=13),
+            op("none", nbytes=0),
+            op("double", "x", "x", nbytes=13),
+            op("single", "x", nbytes=13),
+        ]
+    )
     found = windows(graph)
-    assert {value: len(content) for value, content in found.items()} == {value: t.nbytes for value, t in graph.tensors.items()}
+    assert {value: len(content) for value, content in found.items()} == {
+        value: t.nbytes for value, t in graph.tensors.items()
+    }
     assert len(set(found.values())) == len(found)
     swapped = windows(Graph([replace(o, reads=o.reads[::-1]) for o in graph.ops]))
     assert [value for value in found if swapped[value] != found[value]] == ["f:0", "f:1", "g", "h"]
@@ -99,10 +117,15 @@ def test_every_byte_of_an_input_changes_the_output(nbytes: int) -> None:
     seen = set()
     for k in range(nbytes):
         # an update writes one byte of the storage, so that the two inputs of f differ there alone
-        graph = Graph([
-            op("x", nbytes=nbytes), op("at", "x", nbytes=1, view=((0, 0, k),)), op("u", "at", updates=((0, 0),)),
-            op("all", "u", nbytes=nbytes, view=((0, 0, 0),)), op("f", "all", nbytes=16),
-        ])  # fmt: skip
+        graph = Graph(
+            [
+                op("x", nbytes=nbytes),
+                op("at", "x", nbytes=1, view=((0, 0, k),)),
+                op("u", "at", updates=((0, 0),)),
+                op("all", "u", nbytes=nbytes, view=((0, 0, 0),)),
+                op("f", "all", nbytes=16),
+            ]
+        )
         contents = reference(graph)
         assert [j for j in range(nbytes) if contents["all"].window[j] != contents["x"].window[j]] == [k]
         seen.add(contents["f"].window.tobytes())
@@ -110,10 +133,17 @@ def test_every_byte_of_an_input_changes_the_output(nbytes: int) -> None:
 
 
 def test_a_view_is_a_window_that_counts_from_the_start_of_the_storage_and_ends_with_it() -> None:
-    found = windows(Graph([
-        op("a", nbytes=16), op("v", "a", nbytes=8, view=((0, 0, 4),)), op("of", "v", nbytes=6, view=((0, 0, 2),)),
-        op("past", "a", nbytes=99, view=((0, 0, 10),)), op("beyond", "a", view=((0, 0, 16),)),
-    ]))  # fmt: skip
+    found = windows(
+        Graph(
+            [
+                op("a", nbytes=16),
+                op("v", "a", nbytes=8, view=((0, 0, 4),)),
+                op("of", "v", nbytes=6, view=((0, 0, 2),)),
+                op("past", "a", nbytes=99, view=((0, 0, 10),)),
+                op("beyond", "a", view=((0, 0, 16),)),
+            ]
+        )
+    )
     assert found["v"] == found["a"][4:12]
     assert found["of"] == found["a"][2:8]
     assert found["past"] == found["a"][10:]
@@ -121,28 +151,45 @@ def test_a_view_is_a_window_that_counts_from_the_start_of_the_storage_and_ends_w
 
 
 def test_an_update_changes_the_window_of_its_input_and_nothing_else_of_the_storage() -> None:
-    found = windows(Graph([
-        op("a", nbytes=16), op("v", "a", nbytes=4, view=((0, 0, 6),)), op("u", "v", nbytes=4, updates=((0, 0),)),
-        op("whole", "u", nbytes=16, view=((0, 0, 0),)),
-    ]))  # fmt: skip
+    found = windows(
+        Graph(
+            [
+                op("a", nbytes=16),
+                op("v", "a", nbytes=4, view=((0, 0, 6),)),
+                op("u", "v", nbytes=4, updates=((0, 0),)),
+                op("whole", "u", nbytes=16, view=((0, 0, 0),)),
+            ]
+        )
+    )
     assert found["u"] != found["v"]
     assert found["whole"] == found["a"][:6] + found["u"] + found["a"][10:]
 
 
 def test_a_view_made_by_the_op_that_updates_its_storage_shows_the_new_bytes() -> None:
-    found = windows(Graph([
-        op("a", nbytes=16), op("w", "a", nbytes=4, view=((0, 0, 12),)),
-        op("u", "w", "a", nbytes=(4, 16), updates=((0, 0),), view=((1, 1, 0),)),
-    ]))  # fmt: skip
+    found = windows(
+        Graph(
+            [
+                op("a", nbytes=16),
+                op("w", "a", nbytes=4, view=((0, 0, 12),)),
+                op("u", "w", "a", nbytes=(4, 16), updates=((0, 0),), view=((1, 1, 0),)),
+            ]
+        )
+    )
     assert found["u:0"] != found["w"]
     assert found["u:1"] == found["a"][:12] + found["u:0"]
 
 
 def test_an_identity_pair_of_equal_size_copies_and_of_another_size_computes() -> None:
-    found = windows(Graph([
-        op("a"), op("same", "a", inplace=((0, 0, True),)), op("other", "a", nbytes=7, inplace=((0, 0, True),)),
-        op("permitted", "a", inplace=((0, 0, False),)),
-    ]))  # fmt: skip
+    found = windows(
+        Graph(
+            [
+                op("a"),
+                op("same", "a", inplace=((0, 0, True),)),
+                op("other", "a", nbytes=7, inplace=((0, 0, True),)),
+                op("permitted", "a", inplace=((0, 0, False),)),
+            ]
+        )
+    )
     assert found["same"] == found["a"]
     assert found["other"] != found["a"][:7]
     assert found["permitted"] != found["a"]
@@ -156,11 +203,16 @@ def test_an_output_identical_to_inputs_that_differ_is_refused() -> None:
 
 
 def test_a_scaled_reference_rounds_sizes_up_and_offsets_of_views_down() -> None:
-    graph = Graph([op("a", nbytes=17), op("v", "a", nbytes=5, view=((0, 0, 11),)), op("none", nbytes=0), op("one", nbytes=1)])
+    graph = Graph(
+        [op("a", nbytes=17), op("v", "a", nbytes=5, view=((0, 0, 11),)), op("none", nbytes=0), op("one", nbytes=1)]
+    )
     contents = reference(graph, scale=4)
     assert {value: (content.lo, content.hi) for value, content in contents.items()} == {
-        "a": (0, 5), "v": (2, 4), "none": (0, 0), "one": (0, 1),
-    }  # fmt: skip
+        "a": (0, 5),
+        "v": (2, 4),
+        "none": (0, 0),
+        "one": (0, 1),
+    }
     assert len(contents["v"].storage) == 5
 
 
@@ -169,7 +221,9 @@ def test_a_scaled_reference_rounds_sizes_up_and_offsets_of_views_down() -> None:
 
 @ON_ANY_GRAPH
 @given(data=st.data(), digraph=digraphs(most_forward=8), memory=memory_models(), scale=SCALES)
-def test_every_legal_schedule_runs_to_the_bytes_of_the_reference(data: Any, digraph: Any, memory: MemoryModel, scale: int) -> None:
+def test_every_legal_schedule_runs_to_the_bytes_of_the_reference(
+    data: Any, digraph: Any, memory: MemoryModel, scale: int
+) -> None:
     graph = lower(digraph)
     schedule = data.draw(schedules(graph))
     pairs = [pair[:2] for pair in inplace_pairs(graph, schedule)]
@@ -204,9 +258,12 @@ def test_what_the_bytes_reject_the_judge_rejects(data: Any, digraph: Any, scale:
     if allocation.buffers and data.draw(st.booleans()):
         moving = data.draw(st.sampled_from(allocation.buffers))
         allocation = moved(
-            allocation, moving.value, data.draw(st.integers(0, allocation.arena_bytes)), workspace=moving.workspace,
+            allocation,
+            moving.value,
+            data.draw(st.integers(0, allocation.arena_bytes)),
+            workspace=moving.workspace,
             execution=moving.execution,
-        )  # fmt: skip
+        )
     try:
         execute(graph, schedule, allocation, scale=scale)
     except VerificationError:
@@ -219,17 +276,24 @@ def resnet() -> Graph:
     return lower(zoo.resnet(50, batch=32))
 
 
-# At 100% all plans are keep-all; "exact" has no plans of its own of a graph this large, but those of "cuts" and "retention".
-@pytest.mark.parametrize(("strategy", "budget"), [
-    ("auto", "100%"), *((name, budget) for name in STRATEGIES if name != "exact" for budget in ("60%", "40%", None)),
-])  # fmt: skip
+# At 100% all plans are keep-all; "exact" has no plans of its own of a graph this large, but those of "cuts" and
+# "retention".
+@pytest.mark.parametrize(
+    ("strategy", "budget"),
+    [
+        ("auto", "100%"),
+        *((name, budget) for name in STRATEGIES if name != "exact" for budget in ("60%", "40%", None)),
+    ],
+)
 def test_plans_of_resnet_50_run_to_the_bytes_of_the_reference(resnet: Graph, strategy: str, budget: str | None) -> None:
     found = outcome(resnet, budget, strategy=strategy)  # type: ignore[arg-type]
     plan = found if isinstance(found, Plan) else optimize(resnet, found.minimum, strategy=strategy)
     scale = 2**14
     expected = reference(resnet, scale=scale)
     for allocator in ALLOCATORS:
-        execute(resnet, plan.schedule, allocate(resnet, plan.schedule, allocator=allocator), scale=scale, expected=expected)
+        execute(
+            resnet, plan.schedule, allocate(resnet, plan.schedule, allocator=allocator), scale=scale, expected=expected
+        )
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -354,25 +418,55 @@ A, B, V, U = op("a"), op("b"), op("v", "a", view=((0, 0, 0),)), op("u", "b", upd
 D = op("d", "c", output=True)
 
 
-@pytest.mark.parametrize(("ops", "text", "taken", "free_again"), [
-    # the first input stays, the second is the newest version of an updated storage
-    ([A, B, U, two((0, 0, False), (1, 0, False), reads="a u"), replace(D, reads=("c", "a"))], "a b u c -u d -a -c", {"c": "u"}, None),
-    # another position on the first storage reads another value
-    ([A, B, V, two((0, 0, False), (1, 0, False), (2, 0, False), reads="a v b"), D], "a b v c -a -v -b d -c", {"c": "b"}, "a"),
-    # another position on the first storage has no permission
-    ([A, B, two((0, 0, False), (2, 0, False), reads="a a b"), D], "a b c -a -b d -c", {"c": "b"}, "a"),
-    # an earlier output, which dies at once, has taken the first storage
-    (
-        [A, B, two((0, 0, False), (0, 1, False), (1, 1, False), reads="a b", nbytes=(8, 8)), replace(D, reads=("c:1",))],
-        "a b c -a -b -c:0 d -c:1", {"c:0": "a", "c:1": "b"}, None,
-    ),
-    # an identity that dies at once leaves the storage to the next; the first permission of that one is on a value that stays
-    (
-        [A, B, two((0, 0, True), (1, 1, False), (0, 1, True), reads="a b", nbytes=(8, 8)), replace(D, reads=("c:1", "a", "b"))],
-        "a b c -c:0 d -a -b -c:1", {"c:1": "a"}, None,
-    ),
-])  # fmt: skip
-def test_an_in_place_output_lies_where_rule_10_puts_it(ops: list[Op], text: str, taken: dict[str, str], free_again: str | None) -> None:
+@pytest.mark.parametrize(
+    ("ops", "text", "taken", "free_again"),
+    [
+        # the first input stays, the second is the newest version of an updated storage
+        (
+            [A, B, U, two((0, 0, False), (1, 0, False), reads="a u"), replace(D, reads=("c", "a"))],
+            "a b u c -u d -a -c",
+            {"c": "u"},
+            None,
+        ),
+        # another position on the first storage reads another value
+        (
+            [A, B, V, two((0, 0, False), (1, 0, False), (2, 0, False), reads="a v b"), D],
+            "a b v c -a -v -b d -c",
+            {"c": "b"},
+            "a",
+        ),
+        # another position on the first storage has no permission
+        ([A, B, two((0, 0, False), (2, 0, False), reads="a a b"), D], "a b c -a -b d -c", {"c": "b"}, "a"),
+        # an earlier output, which dies at once, has taken the first storage
+        (
+            [
+                A,
+                B,
+                two((0, 0, False), (0, 1, False), (1, 1, False), reads="a b", nbytes=(8, 8)),
+                replace(D, reads=("c:1",)),
+            ],
+            "a b c -a -b -c:0 d -c:1",
+            {"c:0": "a", "c:1": "b"},
+            None,
+        ),
+        # an identity that dies at once leaves the storage to the next; the first permission of that one is on a value
+        # that stays
+        (
+            [
+                A,
+                B,
+                two((0, 0, True), (1, 1, False), (0, 1, True), reads="a b", nbytes=(8, 8)),
+                replace(D, reads=("c:1", "a", "b")),
+            ],
+            "a b c -c:0 d -a -b -c:1",
+            {"c:1": "a"},
+            None,
+        ),
+    ],
+)
+def test_an_in_place_output_lies_where_rule_10_puts_it(
+    ops: list[Op], text: str, taken: dict[str, str], free_again: str | None
+) -> None:
     graph, schedule = Graph(ops), steps(text)
     allocation = stacked(graph, schedule)
     trace = simulate(graph, schedule, allocation=allocation)
@@ -383,14 +477,23 @@ def test_an_in_place_output_lies_where_rule_10_puts_it(ops: list[Op], text: str,
     execute(graph, schedule, allocation)
 
 
-@pytest.mark.parametrize(("reads", "text", "step"), [
-    (("m:0", "m:1"), "a m -m:0 -a a m -a r -m:0 -m:1", 3),  # m:1 is kept; that of step 3 is for the step only
-    (("m:0",), "a m -a -m:1 r -m:0", 1),
-])  # fmt: skip
-def test_a_view_that_nobody_will_read_may_lie_on_a_storage_taken_over(reads: tuple[str, ...], text: str, step: int) -> None:
-    graph = Graph([
-        op("a"), op("m", "a", nbytes=(8, 8), inplace=((0, 0, False),), view=((0, 1, 0),)), op("r", *reads, output=True),
-    ])  # fmt: skip
+@pytest.mark.parametrize(
+    ("reads", "text", "step"),
+    [
+        (("m:0", "m:1"), "a m -m:0 -a a m -a r -m:0 -m:1", 3),  # m:1 is kept; that of step 3 is for the step only
+        (("m:0",), "a m -a -m:1 r -m:0", 1),
+    ],
+)
+def test_a_view_that_nobody_will_read_may_lie_on_a_storage_taken_over(
+    reads: tuple[str, ...], text: str, step: int
+) -> None:
+    graph = Graph(
+        [
+            op("a"),
+            op("m", "a", nbytes=(8, 8), inplace=((0, 0, False),), view=((0, 1, 0),)),
+            op("r", *reads, output=True),
+        ]
+    )
     schedule = steps(text)
     assert simulate(graph, schedule).inplace_taken == ((step, "m:0", "a"),)
     execute(graph, schedule, stacked(graph, schedule))
@@ -406,9 +509,15 @@ def test_bytes_of_a_storage_outside_the_view_that_holds_it_are_held_too() -> Non
 
 
 def test_a_recompute_that_reads_an_overwritten_version_is_caught() -> None:
-    graph = Graph([
-        op("w", kind="parameter"), op("f", "w"), op("g", "f"), op("u", "w", "g", updates=((0, 0),)), op("late", "f", output=True),
-    ])  # fmt: skip
+    graph = Graph(
+        [
+            op("w", kind="parameter"),
+            op("f", "w"),
+            op("g", "f"),
+            op("u", "w", "g", updates=((0, 0),)),
+            op("late", "f", output=True),
+        ]
+    )
     execute(graph, steps("f g u -g late -f"), stacked(graph, steps("f g u -g late -f")))
     again = steps("f g -f u -g f late -f")
     spread = stacked(graph, steps("f g -f f u -g late -f"))
@@ -458,11 +567,14 @@ def test_buffers_that_swap_offsets_are_caught() -> None:
     execute(graph, schedule, moved(moved(allocation, "a", 12), "b", 0))
 
 
-@pytest.mark.parametrize(("over", "message"), [
-    ("idle", "op 'd': reads 'idle' .* right until step 2, op 'b'"),
-    ("a", "step 2, op 'b': reads 'a' .* same op lies over it"),
-    ("b", "step 2, op 'b': makes 'b'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("over", "message"),
+    [
+        ("idle", "op 'd': reads 'idle' .* right until step 2, op 'b'"),
+        ("a", "step 2, op 'b': reads 'a' .* same op lies over it"),
+        ("b", "step 2, op 'b': makes 'b'"),
+    ],
+)
 @pytest.mark.parametrize("byte", [0, 7])
 @pytest.mark.parametrize("scale", [1, 3])
 def test_workspace_over_a_live_value_is_caught(over: str, message: str, byte: int, scale: int) -> None:
@@ -489,7 +601,9 @@ def test_every_missing_recompute_is_caught() -> None:
 
 
 def test_the_copy_of_a_kept_sibling_is_written_to_its_own_buffer() -> None:
-    graph = Graph([op("idle"), op("m", nbytes=(8, 8)), op("r", "m:0", "m:1"), op("d", "idle", "m:0", "m:1", "r", output=True)])
+    graph = Graph(
+        [op("idle"), op("m", nbytes=(8, 8)), op("r", "m:0", "m:1"), op("d", "idle", "m:0", "m:1", "r", output=True)]
+    )
     schedule = steps("idle m r -m:1 m d -idle -m:0 -m:1 -r")
     spread = stacked(graph, schedule)
     assert ("m:0", 1) in {(b.value, b.execution) for b in spread.buffers}
@@ -520,14 +634,17 @@ def test_an_op_that_must_not_run_again_makes_other_bytes_if_it_does() -> None:
         execute(graph(False), schedule, allocation)
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("b a", "reads 'a', which nothing has made"),
-    ("a b -a -a", "step 3: frees 'a', which holds no bytes"),
-    ("a nobody b", "step 1: 'nobody' is no op"),
-    ("a x b", "step 1: 'x' is no op"),
-    ("a", "nothing has made output 'b'"),
-    ("a b -b", "ends with 'b' .* right until step 2, the free of 'b'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("b a", "reads 'a', which nothing has made"),
+        ("a b -a -a", "step 3: frees 'a', which holds no bytes"),
+        ("a nobody b", "step 1: 'nobody' is no op"),
+        ("a x b", "step 1: 'x' is no op"),
+        ("a", "nothing has made output 'b'"),
+        ("a b -b", "ends with 'b' .* right until step 2, the free of 'b'"),
+    ],
+)
 def test_steps_without_meaning_are_refused(text: str, message: str) -> None:
     graph = Graph([op("x", kind="input"), op("a", "x"), op("b", "a", output=True)])
     with pytest.raises(VerificationError, match=message):
@@ -536,7 +653,9 @@ def test_steps_without_meaning_are_refused(text: str, message: str) -> None:
 
 def test_scaling_keeps_buffers_apart_and_overlaps_overlapping() -> None:
     rng = np.random.default_rng(0)  # and no first byte of a value is by chance the one it falls on
-    graph = Graph([*(op(f"t{k}", nbytes=int(rng.integers(1, 60))) for k in range(30)), op("end", *(f"t{k}" for k in range(30)))])
+    graph = Graph(
+        [*(op(f"t{k}", nbytes=int(rng.integers(1, 60))) for k in range(30)), op("end", *(f"t{k}" for k in range(30)))]
+    )
     schedule = canonical_steps(graph, [o.name for o in graph.ops])
     spread = stacked(graph, schedule)
     for scale in (2, 7, 100):

@@ -137,14 +137,22 @@ def test_what_may_run_again_is_forward_recomputable_and_on_no_storage_updated_ea
     assert part is not None
     names = [o.name for o in graph.ops]
     assert {n for n, flag in zip(names, part.droppable, strict=True) if flag} == {"a", "b"}
-    assert {n for n, flag in zip(names, part.origin, strict=True) if flag} == {"a", "draw", "norm", "running", "b", "loss"}
+    assert {n for n, flag in zip(names, part.origin, strict=True) if flag} == {
+        "a",
+        "draw",
+        "norm",
+        "running",
+        "b",
+        "loss",
+    }
 
 
 # ------------------------------------------------------------------------------------------------ by taking away
 
 
 def separates(graph: Graph, root: str) -> bool:
-    """True if no path leads from what runs before the storage to what runs after it in the forward part, the storage taken away.
+    """True if no path leads from what runs before the storage to what runs after it in the forward part, the storage
+    taken away.
 
     The forward part is what the backward ops need. Residents and non-recomputable ops that read nothing are on no path.
     """
@@ -204,5 +212,11 @@ def check_candidates(graph: Graph) -> None:
         roots &= {root for root in roots if separates(graph, root)}
         assert roots, "a candidate separates nothing"
         found |= roots
-    every = {graph.storage_root[t.name] for op in graph.ops if op.phase in ("forward", "loss") for t in op.outputs if not op.resident}
+    every = {
+        graph.storage_root[t.name]
+        for op in graph.ops
+        if op.phase in ("forward", "loss")
+        for t in op.outputs
+        if not op.resident
+    }
     assert {root for root in every if separates(graph, root)} <= found

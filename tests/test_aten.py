@@ -1,4 +1,6 @@
-"""PyTorch's rows against PyTorch: `golden/aten.json` is what torch 2.13.0 itself said of each op, asked by `bench/aten_facts.py`."""
+"""PyTorch's rows against PyTorch: `golden/aten.json` is what torch 2.13.0 itself said of each op, asked by
+`bench/aten_facts.py`.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ NODES: list[dict[str, Any]] = [fact for fact in FILE[1:] if "node" in fact]
 MEASURED = [fact for fact in FACTS if "abstract" not in fact]
 A100 = device("a100")
 
-#: Rows that cannot say their sizes: strides, another dtype, a library's own buffer, or a size that differs between devices.
+#: Rows that cannot say their sizes: strides, another dtype, a library's own buffer, or a size that differs between
+#: devices.
 UNSIZED = {
     "aten.diagonal", "aten.view_as_complex", "aten.view_as_real", "aten.view.dtype", "aten.cudnn_batch_norm",
     "aten.mkldnn_rnn_layer", "aten._native_batch_norm_legit_no_training",
@@ -38,7 +41,11 @@ _RUNNING = "the running statistics are named to the backward op, which in traini
 KEPT_IN_VAIN: dict[tuple[str, str], tuple[list[str], str]] = {
     **{
         (name, i): (["in3", "in4"], _RUNNING)
-        for name in ("aten.native_batch_norm", "aten._native_batch_norm_legit", "aten._native_batch_norm_legit_functional")
+        for name in (
+            "aten.native_batch_norm",
+            "aten._native_batch_norm_legit",
+            "aten._native_batch_norm_legit_functional",
+        )
         for i in "012"
     },
     ("aten.addcdiv", "0"): (["in2"], "the gradient of the first term is that of the output"),
@@ -117,7 +124,9 @@ def test_what_draws_reads_a_generator_state(fact: dict[str, Any]) -> None:
 @each(MEASURED)
 def test_backward_reads_what_autograd_keeps(fact: dict[str, Any]) -> None:
     row, name = row_of(fact), key(fact["op"])
-    differentiated = not (name.removesuffix("_data").endswith("_backward") or name.startswith(("aten._foreach", "aten._fused_")))
+    differentiated = not (
+        name.removesuffix("_data").endswith("_backward") or name.startswith(("aten._foreach", "aten._fused_"))
+    )
     if not differentiated and not row.gradients:
         return  # nothing differentiates it again
     for position, kept in fact["saves"].items():
@@ -142,7 +151,9 @@ def test_ops_without_a_kernel_here_keep_what_their_autograd_node_names(fact: dic
     returned = [name or f"result{k}" for k, (name, kind) in enumerate(fact["returns"]) if kind == "Tensor"]
     outputs = [name for name in returned if not name.startswith("cum_seq")]  # None for sequences of one length
     kept = set(fact["keeps"]) - {"running_mean", "running_var"}
-    theirs = {f"in{k}" for k, name in enumerate(inputs) if name in kept} | {f"out{k}" for k, name in enumerate(outputs) if name in kept}
+    theirs = {f"in{k}" for k, name in enumerate(inputs) if name in kept} | {
+        f"out{k}" for k, name in enumerate(outputs) if name in kept
+    }
     row = ATEN_OPERATORS[fact["op"]]
     assert not row.view
     for gradient in row.gradients:  # one backward op makes them all
@@ -167,7 +178,8 @@ def test_flops_are_those_of_the_flop_counter(fact: dict[str, Any]) -> None:
 
 
 def test_flops_of_the_cpu_attention_by_hand() -> None:
-    # (2, 3, 5, 8) by (2, 3, 7, 8): 2 * 3 * 5 * 7 scores, 16 FLOPs each for q k, 16 for p v, 5 for the softmax; 5 products backward.
+    # (2, 3, 5, 8) by (2, 3, 7, 8): 2 * 3 * 5 * 7 scores, 16 FLOPs each for q k, 16 for p v, 5 for the softmax; 5
+    # products backward.
     facts = {key(fact["op"]): fact for fact in FACTS}
     for name, count in (("", 210 * 37), ("_backward", 210 * 85)):
         fact = facts[f"aten._scaled_dot_product_flash_attention_for_cpu{name}"]
@@ -193,7 +205,9 @@ def test_attributes_are_filled_in_from_the_row() -> None:
 
 
 def test_only_a_row_that_is_equal_is_shared_with_onnx() -> None:
-    shared = {name: row for name, row in ATEN_OPERATORS.items() if any(row is other for other in ONNX_OPERATORS.values())}
+    shared = {
+        name: row for name, row in ATEN_OPERATORS.items() if any(row is other for other in ONNX_OPERATORS.values())
+    }
     assert {"aten.relu", "aten.gelu", "aten.mm", "aten.cat", "aten.where", "aten._softmax", "aten.topk"} <= set(shared)
 
 
@@ -222,8 +236,10 @@ CACHE, STEP, PLACE = TensorType((4096, 64)), TensorType((2, 64)), TensorType((2,
         ("normal_", [CACHE, TensorType((16,), "uint8")], {}, 4096 * 64 * 4 + 16),
         ("add_", [CACHE, CACHE], {}, 3 * 4096 * 64 * 4),
     ],
-)  # fmt: skip
-def test_an_op_in_place_moves_what_it_touches(op: str, inputs: list[TensorType], params: dict[str, Any], moved: int) -> None:
+)
+def test_an_op_in_place_moves_what_it_touches(
+    op: str, inputs: list[TensorType], params: dict[str, Any], moved: int
+) -> None:
     found = attributes(f"aten.{op}", node="n", inputs=inputs, outputs=[CACHE], device=A100, params=params)
     assert found["cost"] * A100.bandwidth == pytest.approx(moved)
 
@@ -232,7 +248,9 @@ def test_an_op_in_place_moves_what_it_touches(op: str, inputs: list[TensorType],
     ("op", "outputs", "moved"),
     [("zeros_like", CACHE, 4096 * 64 * 4), ("empty_like", CACHE, 0), ("new_zeros", STEP, 512), ("new_empty", STEP, 0)],
 )
-def test_a_new_tensor_like_another_is_written_and_the_other_is_not_read(op: str, outputs: TensorType, moved: int) -> None:
+def test_a_new_tensor_like_another_is_written_and_the_other_is_not_read(
+    op: str, outputs: TensorType, moved: int
+) -> None:
     found = attributes(f"aten.{op}", node="n", inputs=[CACHE], outputs=[outputs], device=A100, params={})
     assert found["cost"] * A100.bandwidth == pytest.approx(moved)
 
@@ -247,13 +265,19 @@ def test_each_dtype_counts_its_own_bytes() -> None:
     # cross entropy of bfloat16 logits: 2 bytes a logit, 8 a label; a mask of one byte beside a value of two.
     x = TensorType((4, 8), "bfloat16")
     found = attributes(
-        "aten.native_dropout", node="n", inputs=[x], outputs=[x, TensorType((4, 8), "bool")], device=A100, params={"p": 0.5, "train": True}
+        "aten.native_dropout",
+        node="n",
+        inputs=[x],
+        outputs=[x, TensorType((4, 8), "bool")],
+        device=A100,
+        params={"p": 0.5, "train": True},
     )
     assert found["nbytes"] == (64, 32)
     assert found["cost"] == pytest.approx((64 + 64 + 32) / A100.bandwidth)
 
 
-# --- graphs of these ops --------------------------------------------------------------------------------------------------
+# --- graphs of these ops
+# --------------------------------------------------------------------------------------------------
 
 X = TensorType((4, 8))
 
@@ -274,7 +298,9 @@ def test_overloads_and_unknown_ops() -> None:
     assert find_row("aten.pow.Tensor_Scalar") is not find_row("aten.pow.Tensor_Tensor")
     with pytest.raises(GraphError, match=r"'n'.*'aten.magic.default'.*saves="):
         operator("aten.magic.default", node="n")
-    with pytest.raises(GraphError, match=r"node 'n': no rule for op type 'aten.nonzero.default': .*depends on the values it reads"):
+    with pytest.raises(
+        GraphError, match=r"node 'n': no rule for op type 'aten.nonzero.default': .*depends on the values it reads"
+    ):
         operator("aten.nonzero.default", node="n")
     assert all(find_row(name) is None and refusal(f"{name}.default") for name in ATEN_REFUSED)
 
@@ -361,7 +387,11 @@ def test_batch_normalization_is_pure_and_the_running_statistics_are_an_update() 
     assert effect["updates"] == ((0, 0), (1, 1))
     assert effect["recomputable"] is False
     functional = attributes(
-        "aten._native_batch_norm_legit_functional", node="n", inputs=[x, c, c, c, c], outputs=[x, c, c, c, c], device=A100
+        "aten._native_batch_norm_legit_functional",
+        node="n",
+        inputs=[x, c, c, c, c],
+        outputs=[x, c, c, c, c],
+        device=A100,
     )
     assert "updates" not in functional
 
@@ -373,7 +403,9 @@ def test_optimizers_update_lists() -> None:
     adam = attributes("aten._fused_adam_", node="n", inputs=[a, b] * 5, outputs=[a, b] * 3, device=A100)
     assert adam["updates"] == ((0, 0), (1, 1), (4, 2), (5, 3), (6, 4), (7, 5))
     assert adam["recomputable"] is False
-    with pytest.raises(GraphError, match=r"node 'n': op type 'aten._fused_adam_': 12 inputs and 8 outputs are not 5 lists"):
+    with pytest.raises(
+        GraphError, match=r"node 'n': op type 'aten._fused_adam_': 12 inputs and 8 outputs are not 5 lists"
+    ):
         attributes("aten._fused_adam_", node="n", inputs=[a, b] * 6, outputs=[a, b] * 4, device=A100)
 
 

@@ -24,7 +24,9 @@ LEAST_COST: dict[str, tuple[cases.Case, dict[int, float]]] = {
 MINIMUM = {"C1": 3, "C2": 224, "C3": 160, "C7": 38, "C7 dead": 24, "C9": 25, "C9 replayed": 24}
 
 
-@pytest.mark.parametrize(("name", "budget"), [(name, budget) for name, (_, costs) in LEAST_COST.items() for budget in costs])
+@pytest.mark.parametrize(
+    ("name", "budget"), [(name, budget) for name, (_, costs) in LEAST_COST.items() for budget in costs]
+)
 def test_the_optimum_of_a_public_case_is_found(name: str, budget: int) -> None:
     case, costs = LEAST_COST[name]
     plan = optimize(case.digraph(), budget, allocator=None)
@@ -54,13 +56,16 @@ def test_more_effort_never_finds_less(model: str) -> None:
     report = optimize(program, allocator=None).report
     least, most = report.plan.peak_bytes, report.keep_all.peak_bytes
     for budget in (least, least + (most - least) // 3):
-        costs = [optimize(program, budget, allocator=None, effort=effort).report.plan.cost for effort in (1.0, 2.0, 5.0)]
+        costs = [
+            optimize(program, budget, allocator=None, effort=effort).report.plan.cost for effort in (1.0, 2.0, 5.0)
+        ]
         assert costs == sorted(costs, reverse=True)
 
 
 #: C10: a chain of 1000 forward steps; the least cost of any plan, or between which costs of other budgets it lies.
 C10 = {
-    8: (6286, 6286), 16: (4186, 4186), 32: (3474, 3474), 64: (2938, 2938), 66: (2001, 2938), 500: (2001, 2938), 1001: (2001, 2001),
+    8: (6286, 6286), 16: (4186, 4186), 32: (3474, 3474), 64: (2938, 2938), 66: (2001, 2938), 500: (2001, 2938),
+        1001: (2001, 2001),
 }  # fmt: skip
 
 

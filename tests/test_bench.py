@@ -35,16 +35,23 @@ TINY = Suite(
     "A chain, and two blocks of the original's network.",
     (
         Plans(
-            Subject("chain:16", partial(zoo.chain, 16)), ("50%", "5%", None), ("auto", "chen-budget"), allocator=None, size="quick",
-            files=("auto", "50%"), peers=(PeerRow("chain:16", "somebody", "50%", "their paper", overhead=0.4),),
+            Subject("chain:16", partial(zoo.chain, 16)),
+            ("50%", "5%", None),
+            ("auto", "chen-budget"),
+            allocator=None,
+            size="quick",
+            files=("auto", "50%"),
+            peers=(PeerRow("chain:16", "somebody", "50%", "their paper", overhead=0.4),),
         ),
         AgainstOriginal(
-            Subject("mxnet", partial(zoo.mxnet_resnet, (1, 1), batch=2, image=64), "activations"), ("auto", "chen-budget"), steps=3,
+            Subject("mxnet", partial(zoo.mxnet_resnet, (1, 1), batch=2, image=64), "activations"),
+            ("auto", "chen-budget"),
+            steps=3,
         ),
         Plans(Subject("elsewhere", nx.DiGraph, missing=lambda: "elsewhere: not on this machine"), (None,)),
     ),
     (Target(0, "nothing recomputed", "%", _overhead), Target(0, "not in this run", "%", lambda rows: None)),
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +61,11 @@ def tiny() -> Results:
 
 def row_of(results: Results, kind: type, **fields: Any) -> Any:
     """The one row of this kind with these fields."""
-    found = [row for row in results.rows if isinstance(row, kind) and all(getattr(row, name) == fields[name] for name in fields)]
+    found = [
+        row
+        for row in results.rows
+        if isinstance(row, kind) and all(getattr(row, name) == fields[name] for name in fields)
+    ]
     assert len(found) == 1, found
     return found[0]
 
@@ -84,7 +95,12 @@ def test_a_row_says_what_optimize_says(tiny: Results) -> None:
     report = optimize(zoo.chain(16), "50%", strategy="chen-budget", allocator=None).report
     assert (row.peak_bytes, row.cost, row.budget_bytes) == (report.plan.peak_bytes, report.plan.cost, report.budget)
     assert set(row.cpu) == {"search", "pack", "judge"}
-    assert set(row_of(tiny, PlanRow, graph="chain:16", strategy="auto", budget="50%").cpu) == {*row.cpu, "save", "load", "verify"}
+    assert set(row_of(tiny, PlanRow, graph="chain:16", strategy="auto", budget="50%").cpu) == {
+        *row.cpu,
+        "save",
+        "load",
+        "verify",
+    }
     assert set(row_of(tiny, GraphRow, graph="chain:16").cpu) == {"build", "lower", "encode", "pack", "judge"}
 
 
@@ -101,7 +117,9 @@ def test_the_original_is_met_at_its_bytes_and_at_its_cost(tiny: Results) -> None
     at_its_cost = row_of(tiny, PlanRow, graph="mxnet", budget=AgainstOriginal.ITS_COST)
     assert at_its_cost.overhead <= original.overhead
     for allocator in ("nnvm", "auto"):
-        row = row_of(tiny, PlanRow, graph="mxnet", budget=AgainstOriginal.ITS_BYTES, allocator=allocator, strategy="auto")
+        row = row_of(
+            tiny, PlanRow, graph="mxnet", budget=AgainstOriginal.ITS_BYTES, allocator=allocator, strategy="auto"
+        )
         assert row.budget_bytes == original.arena_bytes
         assert (row.arena_bytes or row.minimum) is not None
 
@@ -177,7 +195,10 @@ def test_two_runs_that_plan_differently_are_an_error() -> None:
     register_strategy("fickle", lambda problem: next(turns)(problem))
     try:
         with pytest.raises(AssertionError, match="different plans"):
-            run(Suite("fickle", "", (Plans(Subject("chain:30", partial(zoo.chain, 30)), ("60%",), ("fickle",)),)), repeat=2)
+            run(
+                Suite("fickle", "", (Plans(Subject("chain:30", partial(zoo.chain, 30)), ("60%",), ("fickle",)),)),
+                repeat=2,
+            )
     finally:
         from planner import search
 

@@ -19,7 +19,11 @@ from planner import optimize, zoo
 
 def test_a_packed_table_has_a_row_a_rule_a_capacity_and_a_peer(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLANNER_SHARED", str(shared))
-    suite = Suite("small", "", (Tables("K", "minimalloc/K.1048576.csv", (1048576, None), peer=0.6), Tables("none", "minimalloc/none.csv")))
+    suite = Suite(
+        "small",
+        "",
+        (Tables("K", "minimalloc/K.1048576.csv", (1048576, None), peer=0.6), Tables("none", "minimalloc/none.csv")),
+    )
     found = run(suite)
     rows = [row for row in found.rows if isinstance(row, PackRow)]
     assert [row.asked for row in rows] == [*(rule[0] for rule in RULES), "within 1048576", "smallest, effort 4"]

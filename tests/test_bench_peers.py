@@ -46,7 +46,9 @@ def steps_of(graph: planner.Graph, ops: list[int]) -> planner.Schedule:
 
 
 def training(layers: int, *, seed: int) -> Parts:
-    """A random net with skips, then its backward ops in reverse order; each reads two forward values and the gradient before it."""
+    """A random net with skips, then its backward ops in reverse order; each reads two forward values and the gradient
+    before it.
+    """
     draw = random.Random(seed)
     edges = {(k - 1, k) for k in range(1, layers)} | {(draw.randrange(k), k) for k in range(1, layers)}
     for k in reversed(range(layers)):
@@ -55,9 +57,14 @@ def training(layers: int, *, seed: int) -> Parts:
     cost = [draw.randint(1, 20) for _ in range(2 * layers)]
     mem = [draw.randint(1, 20) for _ in range(2 * layers)]
     return {
-        "format": remat.FORMAT, "name": f"training{layers}", "n": 2 * layers, "cost": cost, "mem": mem,
-        "edges": [list(edge) for edge in sorted(edges)], "bwd": [0] * layers + [1] * layers,
-    }  # fmt: skip
+        "format": remat.FORMAT,
+        "name": f"training{layers}",
+        "n": 2 * layers,
+        "cost": cost,
+        "mem": mem,
+        "edges": [list(edge) for edge in sorted(edges)],
+        "bwd": [0] * layers + [1] * layers,
+    }
 
 
 def unit_chain(layers: int) -> Parts:
@@ -68,9 +75,14 @@ def unit_chain(layers: int) -> Parts:
         edges += [[v, back] for v in ((k - 1, k) if k else (k,))] + ([[back - 1, back]] if k < layers - 1 else [])
     ones = [1] * (2 * layers)
     return {
-        "format": remat.FORMAT, "name": "chain", "n": 2 * layers, "cost": ones, "mem": ones, "edges": edges,
+        "format": remat.FORMAT,
+        "name": "chain",
+        "n": 2 * layers,
+        "cost": ones,
+        "mem": ones,
+        "edges": edges,
         "bwd": [0] * layers + [1] * layers,
-    }  # fmt: skip
+    }
 
 
 def test_the_transformers_made_here_are_those_of_the_shared_files(shared: Path) -> None:
@@ -114,7 +126,14 @@ def test_plans_of_peers_are_legal_and_within_the_budget(peer: Any, monkeypatch: 
     monkeypatch.setattr(keepbits, "_WORK", 2_000_000)
     monkeypatch.setattr(ilp, "MOST_OPS", 16)
     found = 0
-    for parts in (training(7, seed=1), training(7, seed=2), training(12, seed=3), unit_chain(12), gpt(1), layered(60, width=5, seed=1)):
+    for parts in (
+        training(7, seed=1),
+        training(7, seed=2),
+        training(12, seed=3),
+        unit_chain(12),
+        gpt(1),
+        layered(60, width=5, seed=1),
+    ):
         program = program_of(parts)
         if not peer.applies(program):
             continue
@@ -138,7 +157,8 @@ def test_eviction_runs_nothing_again_where_all_fits_and_gives_up_below_one_op() 
         in_order = list(range(program.ops))
         assert eviction.eviction(program, peak_of(program, in_order)) == in_order
         alone = max(
-            int(program.nbytes[[*program.reads[program.read_ptr[k] : program.read_ptr[k + 1]], k]].sum()) for k in range(program.ops)
+            int(program.nbytes[[*program.reads[program.read_ptr[k] : program.read_ptr[k + 1]], k]].sum())
+            for k in range(program.ops)
         )
         assert eviction.eviction(program, alone - 1) is None
 
@@ -200,7 +220,8 @@ def test_schedules_of_the_library_take_the_forward_runs_of_the_binomial_formula(
         ops = schedules._sequence(Revolve(steps, checkpoints), steps)
         again = next(r for r in itertools.count() if math.comb(checkpoints + r, checkpoints) >= steps)
         advances = again * steps - math.comb(checkpoints + again, again - 1)  # Griewank and Walther 2000, proposition 1
-        # The last advance of each step is the one its backward step needs, and is not counted there; but for the first sweep's.
+        # The last advance of each step is the one its backward step needs, and is not counted there; but for the first
+        # sweep's.
         assert sum(op < steps for op in ops) == advances + steps
         assert [op for op in ops if op >= steps] == list(range(steps, 2 * steps))
 
@@ -223,8 +244,11 @@ def test_a_best_known_plan_is_replaced_by_a_cheaper_one_alone() -> None:
     assert cost == sum(PARTS["cost"]) + sum(PARTS["cost"][2:5])
     first = best.plans["case"]
     assert (first.found_by, first.cost, first.peak_bytes, first.ops().tolist()) == (
-        "bits", cost, peak_bytes, worse_than_keep_all().tolist(),
-    )  # fmt: skip
+        "bits",
+        cost,
+        peak_bytes,
+        worse_than_keep_all().tolist(),
+    )
     best.offer("case", GRAPH, KEEP_ALL, budget_bytes=2 * PEAK, found_by="nothing")
     assert best.plans["case"].found_by == "nothing"
     best.offer("case", GRAPH, worse_than_keep_all(), budget_bytes=2 * PEAK, found_by="bits")
@@ -275,7 +299,9 @@ def test_a_plan_that_does_not_hold_is_found_out() -> None:
 
 # --- the case and its table ---
 
-MADE = Overheads("training8", partial(training, 8, seed=7), (Aim("70%", 0.0), Aim("95%", 90.0), Aim("5%", None)), 30.0, size="quick")
+MADE = Overheads(
+    "training8", partial(training, 8, seed=7), (Aim("70%", 0.0), Aim("95%", 90.0), Aim("5%", None)), 30.0, size="quick"
+)
 
 
 @pytest.fixture(scope="module")
@@ -287,7 +313,11 @@ def measured() -> tuple[Results, BestKnown]:
 
 
 def row_of(results: Results, kind: type, **fields: Any) -> Any:
-    found = [row for row in results.rows if isinstance(row, kind) and all(getattr(row, name) == fields[name] for name in fields)]
+    found = [
+        row
+        for row in results.rows
+        if isinstance(row, kind) and all(getattr(row, name) == fields[name] for name in fields)
+    ]
     assert len(found) == 1, found
     return found[0]
 
@@ -297,7 +327,9 @@ def test_ours_has_a_bound_a_target_and_a_verdict(measured: tuple[Results, BestKn
     tight, loose, none = (row_of(results, PlanRow, strategy="auto", budget=budget) for budget in ("70%", "95%", "5%"))
     budget = loose.budget_bytes
     assert loose.cost_lower_bound <= naive.least_cost(graph_of(training(8, seed=7)), budget) <= loose.cost
-    assert loose.gap == pytest.approx((loose.cost - loose.cost_lower_bound) / sum(training(8, seed=7)["cost"]), abs=1e-6)
+    assert loose.gap == pytest.approx(
+        (loose.cost - loose.cost_lower_bound) / sum(training(8, seed=7)["cost"]), abs=1e-6
+    )
     assert missed(loose) == []
     assert missed(none) == ["no plan"]
     assert missed(tight) == [f"{100 * tight.overhead:.2f} points over"]
@@ -312,7 +344,9 @@ def test_the_table_has_ours_peers_and_what_is_missed(measured: tuple[Results, Be
     head = next(line for line in text.splitlines() if line.startswith("| graph | budget | ops | ours"))
     for peer in ("look-ahead eviction", "keep bits", "chain", "chen-budget", "best known"):
         assert f"| {peer} |" in head
-    lines = {line.split(" | ")[1]: line for line in text.splitlines() if line.startswith("| training8 | ") and "%" in line}
+    lines = {
+        line.split(" | ")[1]: line for line in text.splitlines() if line.startswith("| training8 | ") and "%" in line
+    }
     assert set(lines) == {"70%", "95%", "5%"}
     tight = row_of(results, PlanRow, strategy="auto", budget="70%")
     assert f"| **missed**: {100 * tight.overhead:.2f} points over |" in lines["70%"]
@@ -325,7 +359,11 @@ def test_the_best_plan_of_a_run_is_kept_and_shown_in_the_next(measured: tuple[Re
     results, best = measured
     plans = dict(best)
     assert set(plans) == {"training8 · 70%", "training8 · 95%"}
-    rows = [row for row in results.rows if isinstance(row, (PlanRow, PeerRow)) and row.budget == "70%" and row.overhead is not None]
+    rows = [
+        row
+        for row in results.rows
+        if isinstance(row, (PlanRow, PeerRow)) and row.budget == "70%" and row.overhead is not None
+    ]
     assert plans["training8 · 70%"].overhead == pytest.approx(min(row.overhead or 0.0 for row in rows), abs=1e-6)
     alone = dataclasses.replace(MADE, strategies=("auto",), peers=False)
     again = run(Suite("remat", "", (alone,)), size="quick", known=best)
@@ -345,7 +383,9 @@ def test_best_known_plans_are_judged_again_from_the_command_line(
     good = CliRunner().invoke(command.main, ["remat", "--check-best"])
     assert (good.exit_code, good.output.count("holds")) == (0, 2)
     name, plan = next(iter(best))
-    BestKnown({**best.plans, name: msgspec.structs.replace(plan, overhead=plan.overhead / 2 - 0.01), "gone · 50%": plan}).save(path)
+    BestKnown(
+        {**best.plans, name: msgspec.structs.replace(plan, overhead=plan.overhead / 2 - 0.01), "gone · 50%": plan}
+    ).save(path)
     bad = CliRunner().invoke(command.main, ["remat", "--check-best"])
     assert bad.exit_code == 1
     assert "overhead is" in bad.output

@@ -16,8 +16,10 @@ from planner.search.binomial import binomial, forwards, longest
 
 #: original.md 5: n, s -> t, extra forwards, all forwards, all forwards of the mixed kind (checkpoint-schedules 1.0.4).
 PUBLISHED = {
-    (2, 1): (1, 1, 3, 2), (4, 2): (2, 4, 8, 6), (5, 2): (2, 6, 11, 8), (10, 1): (9, 45, 55, 54), (10, 2): (3, 20, 30, 26),
-    (10, 3): (2, 15, 25, 19), (10, 4): (2, 14, 24, 17), (10, 9): (1, 9, 19, 10), (20, 3): (3, 45, 65, 55), (20, 4): (3, 39, 59, 46),
+    (2, 1): (1, 1, 3, 2), (4, 2): (2, 4, 8, 6), (5, 2): (2, 6, 11, 8), (10, 1): (9, 45, 55, 54), (10, 2): (3, 20, 30,
+        26),
+    (10, 3): (2, 15, 25, 19), (10, 4): (2, 14, 24, 17), (10, 9): (1, 9, 19, 10), (20, 3): (3, 45, 65, 55), (20, 4): (3,
+        39, 59, 46),
     (30, 5): (3, 62, 92, 70), (56, 3): (5, 210, 266, 245), (56, 5): (3, 140, 196, 161), (100, 5): (4, 316, 416, 352),
     (100, 10): (3, 222, 322, 237), (1000, 50): (2, 1948, 2948, 1974),
 }  # fmt: skip
@@ -138,7 +140,9 @@ def test_under_a_budget_the_cheapest_that_fits_is_taken(budget: int) -> None:
     trace = simulate(graph, plan.schedule)
     assert trace.peak_bytes <= budget
     every = [
-        simulate(graph, binomial(Problem(graph, None), slots=s, mixed=mixed).schedule) for s in range(1, 101) for mixed in (False, True)
+        simulate(graph, binomial(Problem(graph, None), slots=s, mixed=mixed).schedule)
+        for s in range(1, 101)
+        for mixed in (False, True)
     ]
     assert trace.cost <= min(other.cost for other in every if other.peak_bytes <= budget)
 
@@ -147,7 +151,8 @@ def test_c1_is_never_beaten_and_nearly_reached() -> None:
     graph = lower(cases.C1.digraph())
     for budget, least in {3: 38, 4: 24, 5: 21, 6: 20, 7: 19, 8: 18, 9: 17}.items():
         cost = simulate(graph, binomial(Problem(graph, budget)).schedule).cost
-        assert least <= cost <= least + 2  # the loss gradient takes a slot only once it is there: "chain" knows, the theory does not
+        # the loss gradient takes a slot only once it is there: "chain" knows, the theory does not
+        assert least <= cost <= least + 2
 
 
 def test_what_is_no_chain_is_kept_whole_or_refused_without_proof() -> None:
@@ -161,7 +166,10 @@ def test_what_is_no_chain_is_kept_whole_or_refused_without_proof() -> None:
 def test_stages_of_a_real_network_are_steps_too() -> None:
     graph, memory = lower(zoo.resnet(50, batch=16, image=64)), MemoryModel("activations")
     keep_all = optimize(graph, "100%", memory=memory, allocator=None).report.keep_all.peak_bytes
-    assert optimize(graph, keep_all * 7 // 10, strategy="binomial", memory=memory).verify().peak_bytes <= keep_all * 7 // 10
+    assert (
+        optimize(graph, keep_all * 7 // 10, strategy="binomial", memory=memory).verify().peak_bytes
+        <= keep_all * 7 // 10
+    )
 
 
 @pytest.mark.parametrize(("steps", "slots"), [(0, 1), (1, 0), (-3, 2)])

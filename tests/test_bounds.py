@@ -60,7 +60,11 @@ def test_a_view_adds_nothing_to_its_base() -> None:
 
 
 def test_a_view_of_a_resident_adds_nothing() -> None:
-    ops = [op("w", nbytes=10, kind="parameter"), op("v", "w", nbytes=10, view=((0, 0, 0),)), op("b", "v", nbytes=1, output=True)]
+    ops = [
+        op("w", nbytes=10, kind="parameter"),
+        op("v", "w", nbytes=10, view=((0, 0, 0),)),
+        op("b", "v", nbytes=1, output=True),
+    ]
     assert bound(*ops)[0] == 11
 
 
@@ -89,7 +93,11 @@ def test_values_on_one_storage_by_identity_count_once() -> None:
         op("b", "a", "same", nbytes=1, output=True),
     ]
     assert bound(*ops)[:2] == (11, "b")
-    chained = [*ops[:2], op("again", "same", nbytes=10, inplace=((0, 0, True),)), op("b", "a", "same", "again", nbytes=1, output=True)]
+    chained = [
+        *ops[:2],
+        op("again", "same", nbytes=10, inplace=((0, 0, True),)),
+        op("b", "a", "same", "again", nbytes=1, output=True),
+    ]
     assert bound(*chained)[:2] == (11, "b")
 
 
@@ -109,7 +117,16 @@ def test_cases_with_a_minimum_that_one_step_binds_have_it_as_their_bound(case: A
 
 
 #: Least peaks by the exhaustive oracle of `cases.md`.
-LEAST = {"C1": 3, "C2": 224, "C3": 160, "C5": 39_829_110_788, "C7-b-first": 38, "C7-dead": 24, "C9": 25, "C9-replayed": 24}
+LEAST = {
+    "C1": 3,
+    "C2": 224,
+    "C3": 160,
+    "C5": 39_829_110_788,
+    "C7-b-first": 38,
+    "C7-dead": 24,
+    "C9": 25,
+    "C9-replayed": 24,
+}
 
 
 @pytest.mark.parametrize(("name", "least"), LEAST.items())
@@ -133,7 +150,9 @@ def test_c8_ends_with_its_two_outputs() -> None:
 
 @settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(digraph=simple_digraphs(), memory=memory_models())
-def test_the_bound_is_never_above_the_least_peak_of_the_exhaustive_search(digraph: nx.DiGraph, memory: MemoryModel) -> None:
+def test_the_bound_is_never_above_the_least_peak_of_the_exhaustive_search(
+    digraph: nx.DiGraph, memory: MemoryModel
+) -> None:
     graph = lower(digraph)
     assert peak_lower_bound(graph, memory).nbytes <= least_peak(graph, memory=memory)
 

@@ -1,7 +1,7 @@
 """`shared/cases.md`: the public cases with known answers, for every strategy that is registered.
 
-Numbers are those of `cases.md`, computed there by an exhaustive oracle. Model R has no arena, so its budgets are live bytes
-(`allocator=None`) wherever packing may add to them.
+Numbers are those of `cases.md`, computed there by an exhaustive oracle. Model R has no arena, so its budgets are live
+bytes (`allocator=None`) wherever packing may add to them.
 """
 
 from __future__ import annotations
@@ -95,7 +95,9 @@ def test_c1_trap_a_redoing_everything_for_the_peak_of_the_baseline_is_never_chos
 @pytest.mark.parametrize("strategy", ["auto", "chen-budget"])
 @pytest.mark.parametrize("allocator", ["auto", None])
 @pytest.mark.parametrize(("case", "most"), [(cases.TRAP_B, 41), (cases.TRAP_B_EQUAL, 56)])
-def test_c1_trap_b_the_group_size_is_chosen_well(strategy: str, allocator: str | None, case: cases.Case, most: int) -> None:
+def test_c1_trap_b_the_group_size_is_chosen_well(
+    strategy: str, allocator: str | None, case: cases.Case, most: int
+) -> None:
     plan = optimize(case.digraph(), strategy=strategy, allocator=allocator)
     assert plan.verify().peak_bytes <= most
     assert plan.report.plan.arena_bytes <= most

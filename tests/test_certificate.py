@@ -1,4 +1,6 @@
-"""The certificate against every schedule there is: the oracle of `cases.md`; with aliasing, the machine of `naive` walked in full."""
+"""The certificate against every schedule there is: the oracle of `cases.md`; with aliasing, the machine of `naive`
+walked in full.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +30,26 @@ TIGHT = (0, 10, 25, 40, 60, 80)  # percent of the way from the largest working s
 
 
 def budgets(graph: Graph, memory: MemoryModel) -> list[int]:
-    low, high = peak_lower_bound(graph, memory).nbytes, naive_peak(graph, keep_all(graph), memory.alignment, memory.scope)
+    low, high = (
+        peak_lower_bound(graph, memory).nbytes,
+        naive_peak(graph, keep_all(graph), memory.alignment, memory.scope),
+    )
     return sorted({max(1, low + (high - low) * percent // 100) for percent in TIGHT})
 
 
 @EXHAUSTIVE
-@given(digraph=st.one_of(layered_digraphs(least=3, most=4, aliasing=False), simple_digraphs(most_ops=9)), memory=memory_models())
+@given(
+    digraph=st.one_of(layered_digraphs(least=3, most=4, aliasing=False), simple_digraphs(most_ops=9)),
+    memory=memory_models(),
+)
 def test_no_schedule_costs_less_than_the_certificate(digraph: nx.DiGraph, memory: MemoryModel) -> None:
     graph = lower(digraph)
     for budget in budgets(graph, memory):
         bound = certified_cost(graph, memory, budget).cost
         cost = least_cost(graph, budget, memory=memory)
-        event("no plan" if cost is None else "above one run" if bound > naive_cost(graph, keep_all(graph)) else "one run")
+        event(
+            "no plan" if cost is None else "above one run" if bound > naive_cost(graph, keep_all(graph)) else "one run"
+        )
         assert cost is None or bound <= cost
 
 
@@ -78,7 +88,12 @@ def test_no_schedule_drawn_at_random_costs_less_than_the_certificate_at_its_peak
 
 
 @SOME
-@given(digraph=st.one_of(layered_digraphs(), digraphs()), memory=memory_models(), percent=PERCENT, effort=st.sampled_from([0.05, 1.0]))
+@given(
+    digraph=st.one_of(layered_digraphs(), digraphs()),
+    memory=memory_models(),
+    percent=PERCENT,
+    effort=st.sampled_from([0.05, 1.0]),
+)
 def test_the_certificate_is_at_least_one_run_and_just_that_where_keep_all_fits(
     digraph: nx.DiGraph, memory: MemoryModel, percent: int, effort: float
 ) -> None:
@@ -104,7 +119,9 @@ LEAST_COSTS = {
 TIGHT_CASES = {("C1", 8), ("C1", 7), ("C1", 6), ("C1", 5), ("C1", 9), ("C3", 163), ("C7-b-first", 48), ("C9", 33)}
 
 
-@pytest.mark.parametrize(("name", "budget"), [(name, budget) for name, costs in LEAST_COSTS.items() for budget in costs])
+@pytest.mark.parametrize(
+    ("name", "budget"), [(name, budget) for name, costs in LEAST_COSTS.items() for budget in costs]
+)
 def test_public_cases(name: str, budget: int) -> None:
     bound = certified_cost(lower(cases.CASES[name].digraph()), MemoryModel(), budget).cost
     least = LEAST_COSTS[name][budget]
@@ -117,15 +134,20 @@ def test_public_cases(name: str, budget: int) -> None:
 def test_a_thousand_steps(budget: int, least: int) -> None:
     bound = certified_cost(lower(cases.digraph(cases.chain(1000), ("g0",))), MemoryModel(), budget).cost
     assert bound <= least
-    assert bound >= 2001 + (1000 - budget if budget < 1001 else 0)  # at the turn at most budget - 1 of 1000 values are live
+    # at the turn at most budget - 1 of 1000 values are live
+    assert bound >= 2001 + (1000 - budget if budget < 1001 else 0)
 
 
-#: `rematerialisation.md` 4a, column "bound" (where section 5 has the optimum, that), and the best plan known; in percent.
+#: `rematerialisation.md` 4a, column "bound" (where section 5 has the optimum, that), and the best plan known; in
+#: percent.
 PUBLISHED = {
-    ("aten_resnet1001", 0.5): (8.97, 9.00), ("aten_resnet1001", 0.3): (16.25, 16.40), ("aten_resnet1001", 0.15): (22.03, 24.02),
-    ("aten_resnet152", 0.5): (8.69, 8.84), ("aten_resnet152", 0.3): (16.45, 16.81), ("aten_resnet152", 0.2): (20.90, 22.52),
+    ("aten_resnet1001", 0.5): (8.97, 9.00), ("aten_resnet1001", 0.3): (16.25, 16.40), ("aten_resnet1001", 0.15): (22.03,
+        24.02),
+    ("aten_resnet152", 0.5): (8.69, 8.84), ("aten_resnet152", 0.3): (16.45, 16.81), ("aten_resnet152", 0.2): (20.90,
+        22.52),
     ("aten_resnet50", 0.5): (8.68, 8.87), ("aten_resnet50", 0.3): (16.88, 18.42),
-    ("aten_gpt", 0.8): (2.64, 2.83), ("aten_gpt", 0.6): (12.13, 12.32), ("gpt12", 0.5): (6.78, 6.86), ("gpt96", 0.5): (6.37, 6.50),
+    ("aten_gpt", 0.8): (2.64, 2.83), ("aten_gpt", 0.6): (12.13, 12.32), ("gpt12", 0.5): (6.78, 6.86), ("gpt96",
+        0.5): (6.37, 6.50),
     ("cm_resnet50", 0.5): (1.49, 1.58), ("cm_resnet50", 0.4): (2.18, 2.44), ("cm_mobilenet", 0.5): (1.62, 1.64),
     ("cm_vgg_unet", 0.8): (1.98, 1.98), ("cm_vgg_unet", 0.6): (4.45, 4.45), ("cm_vgg_unet", 0.5): (6.30, 6.97),
     ("cm_vgg_unet", 0.4): (10.47, 13.27), ("unet_own", 0.5): (2.18, 3.31),
@@ -152,14 +174,19 @@ def keep_all_of(graph: Graph) -> Trace:
 def layers(costs: list[float], nbytes: int = 1) -> Graph:
     """A chain whose backward pass reads every value, with these costs."""
     n = len(costs)
-    ops = [Op(f"f{k}", (Tensor(f"f{k}", nbytes),), reads=(f"f{k - 1}",) if k else (), cost=cost) for k, cost in enumerate(costs)]
+    ops = [
+        Op(f"f{k}", (Tensor(f"f{k}", nbytes),), reads=(f"f{k - 1}",) if k else (), cost=cost)
+        for k, cost in enumerate(costs)
+    ]
     for k in range(n - 1, -1, -1):
         above = (f"b{k + 1}",) if k < n - 1 else ()
         ops.append(Op(f"b{k}", (Tensor(f"b{k}", nbytes, output=k == 0),), reads=(*above, f"f{k}"), cost=costs[k]))
     return Graph(ops)
 
 
-@pytest.mark.parametrize("costs", [[0.1, 0.2, 0.3, 0.7] * 2, [1e-9, 3e-7, 1e-3, 1.0] * 2, [1e300, 1e-300, 1.0, 7.0], [1 / 3] * 7])
+@pytest.mark.parametrize(
+    "costs", [[0.1, 0.2, 0.3, 0.7] * 2, [1e-9, 3e-7, 1e-3, 1.0] * 2, [1e300, 1e-300, 1.0, 7.0], [1 / 3] * 7]
+)
 @pytest.mark.parametrize("nbytes", [1, 2**40 + 1])
 def test_rounding_never_lifts_a_certificate_above_a_plan(costs: list[float], nbytes: int) -> None:
     graph = layers(costs, nbytes)
@@ -176,15 +203,22 @@ def test_costs_that_are_whole_multiples_are_proven_whole() -> None:
     text = cases.chain(8)
     for unit in (1.0, 0.25, 3.0):
         graph = lower(cases.digraph(text, ("g0",)))
-        scaled = Graph([op if op.resident else Op(op.name, op.outputs, op.reads, cost=unit, phase=op.phase) for op in graph.ops])
+        scaled = Graph(
+            [op if op.resident else Op(op.name, op.outputs, op.reads, cost=unit, phase=op.phase) for op in graph.ops]
+        )
         assert certified_cost(scaled, MemoryModel(), 6).cost == 20 * unit == unit * (best(parse(text), ["g0"], 6) or 0)
 
 
 def test_what_can_never_run_again_may_prove_that_nothing_fits() -> None:
     once = [Op(f"f{k}", (Tensor(f"f{k}", 4),), recomputable=False) for k in range(4)]
     graph = Graph([*once, *(Op(f"b{k}", (Tensor(f"b{k}", 1, output=True),), reads=("f0", f"f{k}")) for k in range(4))])
-    chain = Graph([*once, Op("all", (Tensor("all", 1),), reads=("f0",), after=("f1", "f2", "f3")),
-                   *(Op(f"b{k}", (Tensor(f"b{k}", 1, output=True),), reads=("all", f"f{k}")) for k in range(4))])  # fmt: skip
+    chain = Graph(
+        [
+            *once,
+            Op("all", (Tensor("all", 1),), reads=("f0",), after=("f1", "f2", "f3")),
+            *(Op(f"b{k}", (Tensor(f"b{k}", 1, output=True),), reads=("all", f"f{k}")) for k in range(4)),
+        ]
+    )
     assert certified_cost(chain, MemoryModel(), 16).cost == math.inf
     assert least_cost(chain, 16) is None
     assert least_cost(chain, 18) == certified_cost(chain, MemoryModel(), 18).cost == 9.0
@@ -201,7 +235,9 @@ def test_a_real_step_with_views_updates_and_several_outputs_has_a_certificate_be
 
 
 def test_what_was_asked_before_changes_no_bound() -> None:
-    """A report and who verifies it later, elsewhere, must come to the same: what is remembered in between may only save time."""
+    """A report and who verifies it later, elsewhere, must come to the same: what is remembered in between may only save
+    time.
+    """
 
     graph = lower(zoo.chain(24, reads=("in",)))
     asked = [(5, None), (5, 700.0), (5, 120.0), (4, 300.0), (5, 700.0), (6, 90.0), (5, 121.0), (5, None)]

@@ -1,4 +1,6 @@
-"""Chains of unequal stages: exact over persistent plans, by enumeration of all of them; exact outright on equal ones, by the oracle."""
+"""Chains of unequal stages: exact over persistent plans, by enumeration of all of them; exact outright on equal ones,
+by the oracle.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +46,16 @@ def cost_of(graph: Graph, budget: int | None, memory: MemoryModel = PLAIN) -> fl
 # ------------------------------------------------------------------------------------------------ published values
 
 
-@pytest.mark.parametrize(("budget", "expected"), [(2, None), (3, 38), (4, 24), (5, 21), (6, 20), (7, 19), (8, 18), (9, 17), (12, 17)])
+@pytest.mark.parametrize(
+    ("budget", "expected"), [(2, None), (3, 38), (4, 24), (5, 21), (6, 20), (7, 19), (8, 18), (9, 17), (12, 17)]
+)
 def test_c1_costs_the_optimum_at_every_budget(budget: int, expected: int | None) -> None:
     assert cost_of(lower(cases.C1.digraph()), budget) == expected
 
 
 C10 = {
-    3: 500502, 4: 29822, 5: 13157, 6: 9000, 8: 6286, 12: 4638, 16: 4186, 32: 3474, 46: 2956, 64: 2938, 1001: 2001, 5000: 2001,
+    3: 500502, 4: 29822, 5: 13157, 6: 9000, 8: 6286, 12: 4638, 16: 4186, 32: 3474, 46: 2956, 64: 2938, 1001: 2001,
+        5000: 2001,
 }  # fmt: skip
 
 
@@ -100,11 +105,18 @@ def test_c1_trap_b_is_not_walked_into(case: cases.Case, most: int) -> None:
 
 @pytest.mark.parametrize(
     ("name", "fraction", "most"),
-    [("chain100", 0.5, 25.5), ("chain100", 0.25, 38.0), ("chain100", 0.1, 77.0), ("vgg16chain", 0.6, 0.0125), ("vgg16chain", 0.5, 0.385),
-     ("cm_vgg16", 0.9, 1.9685)],
-)  # fmt: skip
+    [
+        ("chain100", 0.5, 25.5),
+        ("chain100", 0.25, 38.0),
+        ("chain100", 0.1, 77.0),
+        ("vgg16chain", 0.6, 0.0125),
+        ("vgg16chain", 0.5, 0.385),
+        ("cm_vgg16", 0.9, 1.9685),
+    ],
+)
 def test_shared_chains_cost_no_more_than_the_best_known(shared: Path, name: str, fraction: float, most: float) -> None:
-    # rematerialisation.md 5 and 9; rotor itself: 26.5, 40.0, 88.0, 4.18, 6.37 (it drops a cut that the stage before it reads too).
+    # rematerialisation.md 5 and 9; rotor itself: 26.5, 40.0, 88.0, 4.18, 6.37 (it drops a cut that the stage before it
+    # reads too).
     graph = lower(rematgraph(shared / "data" / "rematgraphs" / f"{name}.json"))
     base = simulate(graph, canonical_steps(graph, [op.name for op in graph.ops]))
     cost = cost_of(graph, int(fraction * base.peak_bytes))
@@ -129,7 +141,9 @@ def rematgraph(path: Path) -> nx.DiGraph:
 
 @dataclass(frozen=True)
 class Layer:
-    """Ops of one layer in program order, its output `x`, and what its backward op reads; "in" is the output of the layer before."""
+    """Ops of one layer in program order, its output `x`, and what its backward op reads; "in" is the output of the
+    layer before.
+    """
 
     ops: dict[str, tuple[str, ...]]
     x: str
@@ -145,7 +159,12 @@ def layered(draw: Callable, *, most: int = 4) -> tuple[nx.DiGraph, list[Layer]]:
     sizes, costs = st.sampled_from([4, 1, 7, 2]), st.sampled_from([1.0, 3.0, 0.5])
 
     def add(name: str, sources: tuple[str, ...], **attributes: Any) -> None:
-        attributes = {"nbytes": draw(sizes), "cost": draw(costs), "workspace": draw(st.sampled_from([0, 0, 3])), **attributes}
+        attributes = {
+            "nbytes": draw(sizes),
+            "cost": draw(costs),
+            "workspace": draw(st.sampled_from([0, 0, 3])),
+            **attributes,
+        }
         graph.add_node(name, **attributes)
         for source in sources:
             graph.add_edge(source, name)
@@ -163,7 +182,9 @@ def layered(draw: Callable, *, most: int = 4) -> tuple[nx.DiGraph, list[Layer]]:
             ops[x] = (below,)
         for name, sources in ops.items():
             add(name, sources, phase="forward")
-        choices = [(below,), (x,), (below, x)] + ([(f"t{i}",), (f"t{i}", below), (f"t{i}", x)] if kind == "skip" else [])
+        choices = [(below,), (x,), (below, x)] + (
+            [(f"t{i}",), (f"t{i}", below), (f"t{i}", x)] if kind == "skip" else []
+        )
         layers.append(Layer(ops, x, draw(st.sampled_from(choices)), (f"b{i}",)))
     add("loss", (x,), phase="loss", nbytes=1, workspace=0)
     above = "loss"
@@ -193,11 +214,15 @@ def remake(layer: Layer, targets: set[str], live: set[str]) -> tuple[list[str], 
         if name in wanted:
             wanted |= {source for source in layer.ops[name] if source in layer.ops and source not in live}
     outside = any(source not in layer.ops and source != "x0" for name in wanted for source in layer.ops[name])
-    return [name for name in layer.ops if name in wanted], outside or any(r not in layer.ops and r != "x0" for r in targets)
+    return [name for name in layer.ops if name in wanted], outside or any(
+        r not in layer.ops and r != "x0" for r in targets
+    )
 
 
 def persistent(layers: list[Layer], first: bool, s: int, t: int, out: bool) -> Iterator[tuple[str, ...]]:
-    """Every persistent plan of layers s to t, as ops: from the output of the layer before s, and the gradient after t."""
+    """Every persistent plan of layers s to t, as ops: from the output of the layer before s, and the gradient after
+    t.
+    """
     one, last = layers[s], layers[t]
     if not first:
         again, below = remake(last, set(last.reads), {last.x} if out else set())
@@ -224,10 +249,14 @@ def persistent(layers: list[Layer], first: bool, s: int, t: int, out: bool) -> I
 
 @QUICK
 @given(drawn=layered(), data=st.data())
-def test_the_plan_is_the_cheapest_of_all_persistent_ones(drawn: tuple[nx.DiGraph, list[Layer]], data: st.DataObject) -> None:
+def test_the_plan_is_the_cheapest_of_all_persistent_ones(
+    drawn: tuple[nx.DiGraph, list[Layer]], data: st.DataObject
+) -> None:
     digraph, layers = drawn
     graph = lower(digraph)
-    traces = [simulate(graph, canonical_steps(graph, ops)) for ops in set(persistent(layers, True, 0, len(layers) - 1, False))]
+    traces = [
+        simulate(graph, canonical_steps(graph, ops)) for ops in set(persistent(layers, True, 0, len(layers) - 1, False))
+    ]
     peaks = sorted({trace.peak_bytes for trace in traces})
     for budget in {peaks[0] - 1, peaks[0], *data.draw(st.lists(st.sampled_from(peaks), max_size=4))}:
         expected = min((trace.cost for trace in traces if trace.peak_bytes <= budget), default=math.inf)
@@ -252,7 +281,9 @@ def cost_apart(graph: Graph, budget: int) -> float:
 
 @QUICK
 @given(drawn=layered(most=9), percent=st.integers(0, 100), apart=st.booleans())
-def test_the_peak_that_the_recurrence_sees_is_the_judges(drawn: tuple[nx.DiGraph, list[Layer]], percent: int, apart: bool) -> None:
+def test_the_peak_that_the_recurrence_sees_is_the_judges(
+    drawn: tuple[nx.DiGraph, list[Layer]], percent: int, apart: bool
+) -> None:
     check_prediction(lower(drawn[0]), percent, apart=apart)
 
 
@@ -287,7 +318,8 @@ def real(model: str) -> Graph:
     return lower(zoo.vgg(16, batch=2) if model == "vgg" else zoo.gpt(batch=1))
 
 
-# ------------------------------------------------------------------------------------------------ the exhaustive optimum
+# ------------------------------------------------------------------------------------------------ the exhaustive
+# optimum
 
 
 @pytest.mark.parametrize("reads", [("in",), ("out",), ("in", "out")])
@@ -309,7 +341,8 @@ def test_no_plan_is_cheaper_than_the_exhaustive_optimum(drawn: tuple[nx.DiGraph,
     assert cheapest <= cost
 
 
-# ------------------------------------------------------------------------------------------------ where it applies, and how well
+# ------------------------------------------------------------------------------------------------ where it applies, and
+# how well
 
 
 def test_what_is_no_chain_is_kept_whole_or_refused_without_proof() -> None:
@@ -350,7 +383,9 @@ def uneven(n: int, rng: np.random.Generator) -> nx.DiGraph:
     graph = nx.DiGraph()
     graph.add_node("x0", nbytes=0, kind="input")
     for i in range(1, n + 1):
-        graph.add_node(f"x{i}", nbytes=int(rng.integers(10**6, 10**8)), cost=float(rng.uniform(0.1, 3)), phase="forward")
+        graph.add_node(
+            f"x{i}", nbytes=int(rng.integers(10**6, 10**8)), cost=float(rng.uniform(0.1, 3)), phase="forward"
+        )
         graph.add_edge(f"x{i - 1}", f"x{i}")
     graph.add_node("g", nbytes=4, phase="loss")
     graph.add_edge(f"x{n}", "g")
@@ -377,7 +412,8 @@ def test_a_deadline_that_has_passed_is_a_time_limit_or_keep_all() -> None:
     assert chain(Problem(graph, None, deadline=-1.0)).cut_short
 
 
-# ------------------------------------------------------------------------------------------------ kernels and their twins
+# ------------------------------------------------------------------------------------------------ kernels and their
+# twins
 
 
 def ints(items: Any) -> Any:
@@ -398,15 +434,25 @@ def test_action_frees_are_those_of_its_twin(digraph: nx.DiGraph, data: st.DataOb
     sequence = [op for rows in actions for op in rows]
     free_ptr, freed = np.zeros(len(sequence) + 1, dtype=np.int64), np.empty(len(sequence) * (2 * m + 8), dtype=np.int64)
     kernels.action_frees(
-        arrays, ints(sequence), ints(np.cumsum([0, *map(len, actions)])), ints(level), ints(dies), ints(np.cumsum([0, *map(len, keep)])),
-        ints([v for values in keep for v in values]), np.zeros(m, dtype=np.bool_), free_ptr, freed,
-    )  # fmt: skip
+        arrays,
+        ints(sequence),
+        ints(np.cumsum([0, *map(len, actions)])),
+        ints(level),
+        ints(dies),
+        ints(np.cumsum([0, *map(len, keep)])),
+        ints([v for values in keep for v in values]),
+        np.zeros(m, dtype=np.bool_),
+        free_ptr,
+        freed,
+    )
     found = [set(freed[a:b].tolist()) for a, b in pairwise(free_ptr)]
     assert found == action_frees_twin(graph, arrays, actions, dies, level, keep)
 
 
 def action_frees_twin(graph: Graph, arrays: Any, actions: Any, dies: Any, level: Any, keep: Any) -> list[set[int]]:
-    """A value goes after a step that touches it unless the action makes no more use of this instance and is not told to keep it."""
+    """A value goes after a step that touches it unless the action makes no more use of this instance and is not told to
+    keep it.
+    """
     row = {name: v for v, name in enumerate(graph.tensors)}
     found = []
     for rows, now, kept in zip(actions, level, keep, strict=True):
@@ -416,7 +462,9 @@ def action_frees_twin(graph: Graph, arrays: Any, actions: Any, dies: Any, level:
             for v in made | {row[name] for name in graph.ops[op].reads}:
                 use = v in kept
                 for other in map(graph.ops.__getitem__, reversed(rows[k + 1 :])):
-                    use = v in {row[name] for name in other.reads} or (use and v not in {row[t.name] for t in other.outputs})
+                    use = v in {row[name] for name in other.reads} or (
+                        use and v not in {row[t.name] for t in other.outputs}
+                    )
                 if not use and dies[v] <= now and not arrays.never_freed[v]:
                     gone.add(v)
             found.append(gone)
@@ -460,22 +508,29 @@ class Twin:
     def first(self, s: int, outlives: int, room: int) -> float:
         row, k = self.t[s], kernels
         if s == self.last:
-            need = max(row[k.FIRST_ALL_GONE + outlives], row[k.FIRST_ALL_DELTA_GONE + outlives] + row[k.BACK_GONE + outlives])
+            need = max(
+                row[k.FIRST_ALL_GONE + outlives], row[k.FIRST_ALL_DELTA_GONE + outlives] + row[k.BACK_GONE + outlives]
+            )
             return 0.0 if room >= need else math.inf
         net = sum(self.t[u][k.FIRST_NET] for u in range(s + 1, self.last + 1))
         return self.best(True, s, self.last, outlives, 0, room, net)
 
     def best(self, first: bool, s: int, t: int, outlives: int, out: int, room: int, net: int) -> float:
         k, row = kernels, self.t[s]
-        names = (k.FIRST_ALL_GONE, k.FIRST_ALL_DELTA_GONE, k.FIRST_KEPT, k.FIRST_GONE) if first else (
-            k.ALL_GONE, k.ALL_DELTA_GONE, k.ADVANCE_KEPT, k.ADVANCE_GONE)  # fmt: skip
+        names = (
+            (k.FIRST_ALL_GONE, k.FIRST_ALL_DELTA_GONE, k.FIRST_KEPT, k.FIRST_GONE)
+            if first
+            else (k.ALL_GONE, k.ALL_DELTA_GONE, k.ADVANCE_KEPT, k.ADVANCE_GONE)
+        )
         found = math.inf
         if row[k.SAVES]:
             stays = row[k.READS_AFTER]
             delta = row[names[1] + outlives]
             then = delta + net - (0 if stays else row[k.CUT_AFTER])
             if room >= max(row[names[0] + outlives], then + row[k.BACK_GONE + outlives]):
-                found = (0.0 if first else self.c[s][k.ALL_COST]) + self.above(first, s + 1, t, stays, out, room - delta)
+                found = (0.0 if first else self.c[s][k.ALL_COST]) + self.above(
+                    first, s + 1, t, stays, out, room - delta
+                )
         for cut in range(s, t):
             for stays in range(1 + self.t[cut][k.READS_AFTER]):
                 needless = all(self.t[u][k.FREE] for u in range(s, cut)) and self.t[cut][k.FREE + stays]
@@ -505,7 +560,8 @@ def test_fronts_are_those_of_the_twin_at_every_headroom(drawn: tuple[Any, Any], 
     twin = Twin(table, costs)
     wanted = [twin.first(0, 0, room) for room in range(limit + 1)]
     for least in (False, True):
-        # With tables that make no sense a stretch may start with less than nothing live: fronts have to go further than asked.
+        # With tables that make no sense a stretch may start with less than nothing live: fronts have to go further than
+        # asked.
         found = fronts(table, costs, limit + 200, 1 if least else points, least)[: limit + 1]
         if least or points == 3:  # the least headroom is exact; the rest is on the safe side
             assert [math.isinf(cost) for cost in found] == [math.isinf(cost) for cost in wanted]

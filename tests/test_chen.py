@@ -16,7 +16,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_kernels import alg3_twin
 
-from planner import Graph, InfeasibleBudget, MemoryModel, Op, Problem, Tensor, TimeLimit, Trace, lower, optimize, simulate, zoo
+from planner import (
+    Graph,
+    InfeasibleBudget,
+    MemoryModel,
+    Op,
+    Problem,
+    Tensor,
+    TimeLimit,
+    Trace,
+    lower,
+    optimize,
+    simulate,
+    zoo,
+)
 from planner.analysis.articulation import forward_part
 from planner.analysis.encode import encode
 from planner.search import find_strategy
@@ -211,7 +224,8 @@ def test_nodes_of_one_stage_id_are_kept_or_recomputed_together(strategy: str) ->
     assert again
     for t in range(1, 26):
         assert (f"c{t}" in again) == (f"h{t}" in again)
-    # cuts of two states of 4 bytes: about 5 segments of 5 steps, so 2 * (5 + 5) states and the gradients, against 50 states.
+    # cuts of two states of 4 bytes: about 5 segments of 5 steps, so 2 * (5 + 5) states and the gradients, against 50
+    # states.
     assert plan.report.plan.peak_bytes <= 4 * (2 * 10 + 4)
 
 
@@ -232,7 +246,8 @@ def test_only_articulation_tensors_are_cuts_where_nothing_is_marked(strategy: st
     assert kept_below(plan.verify(), [f"f{k}" for k in range(1, 13)]).isdisjoint(inside)
 
 
-# ------------------------------------------------------------------------------------------------ what must not run again
+# ------------------------------------------------------------------------------------------------ what must not run
+# again
 
 
 @pytest.mark.parametrize("strategy", SEGMENTED)

@@ -111,7 +111,11 @@ def test_a_callable_of_the_user_is_planned_and_its_failure_named(run, tmp_path: 
         (["optimize", "resnet:1001"], 2, "--batch"),
         (["optimize", "resnet:50", "--batch", "0"], 2, "--batch"),
         (["optimize", "resnet:50", "--batch", "1", "--dim", "image"], 2, "image"),
-        (["optimize", "resnet:50", "--batch", "1", "--dim", "image=64", "--dim", "image=32"], 2, "--dim image is given twice"),
+        (
+            ["optimize", "resnet:50", "--batch", "1", "--dim", "image=64", "--dim", "image=32"],
+            2,
+            "--dim image is given twice",
+        ),
         (["optimize", "nothing.onnx"], 3, "nothing.onnx"),
         (["optimize", "no.such.module:graph"], 3, "no.such.module:graph"),
         (["simulate", "nothing.json"], 3, "nothing.json"),
@@ -149,7 +153,8 @@ def test_a_bad_attribute_names_the_node(run, tmp_path: Path, changes: dict[str, 
     assert named in answer.err
 
 
-# ------------------------------------------------------------------------------------------------ arguments and files that mislead
+# ------------------------------------------------------------------------------------------------ arguments and files
+# that mislead
 
 LONG = "9" * 5000
 
@@ -177,7 +182,9 @@ LONG = "9" * 5000
     ],
     ids=lambda value: repr(value)[:60],
 )
-def test_misleading_arguments_are_one_line_and_with_json_one_object(run, arguments: list[str], code: int, named: str) -> None:
+def test_misleading_arguments_are_one_line_and_with_json_one_object(
+    run, arguments: list[str], code: int, named: str
+) -> None:
     answer = run(*arguments)
     assert (answer.code, len(error_lines(answer)), answer.out) == (code, 1, "")
     assert named in answer.err
@@ -191,7 +198,9 @@ def test_misleading_arguments_are_one_line_and_with_json_one_object(run, argumen
         assert found["message"].splitlines()
 
 
-@pytest.mark.parametrize("arguments", [["fly"], ["optimize"], ["optimize", "chain:8", "--scope", "all"], ["zoo", "chain:4"]], ids=repr)
+@pytest.mark.parametrize(
+    "arguments", [["fly"], ["optimize"], ["optimize", "chain:8", "--scope", "all"], ["zoo", "chain:4"]], ids=repr
+)
 def test_a_usage_error_is_one_json_object_too(run, arguments: list[str]) -> None:
     answer = run(*arguments, "--json")
     assert answer.code == 2
@@ -223,7 +232,10 @@ def test_an_interrupt_that_a_compiler_swallows_and_fails_of_is_an_interrupt() ->
 def test_an_output_without_a_name_is_refused_before_the_work(run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("planner.zoo.build", lambda *_arguments, **_options: pytest.fail("the graph was read"))
     answer = run("optimize", "chain:8", "-o", "")
-    assert (answer.code, error_lines(answer)) == (2, ["error: cannot write ''; name a file in a folder that exists and can be written"])
+    assert (answer.code, error_lines(answer)) == (
+        2,
+        ["error: cannot write ''; name a file in a folder that exists and can be written"],
+    )
 
 
 def test_an_interrupt_is_one_line_and_one_object(run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +256,8 @@ def test_the_models_are_listed_as_one_json_object(run) -> None:
     resnet = next(model for model in models["models"] if model["name"] == "resnet")
     assert resnet["required"] == ["batch"]
     written = json.loads(run("zoo", "chain:4", "-o", "g.json", "--json").out)
-    assert (written["schema"], written["file"], written["ops"]) == ("planner-model", "g.json", 10)  # input, 4 layers, 5 backward
+    # input, 4 layers, 5 backward
+    assert (written["schema"], written["file"], written["ops"]) == ("planner-model", "g.json", 10)
 
 
 MODULE = """
@@ -306,7 +319,9 @@ def test_what_a_callable_prints_is_no_part_of_the_result(run, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "arguments", [["optimize", "chain:4"], ["optimize", "chain:4", "--json"], ["zoo"], ["inspect", "chain:4"]], ids=repr
 )
-def test_an_output_that_cannot_be_written_is_one_line(run, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+def test_an_output_that_cannot_be_written_is_one_line(
+    run, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
     class Full(io.StringIO):
         def flush(self) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -415,7 +430,9 @@ def test_parallel_edges_of_a_multigraph_are_two_reads(tmp_path: Path) -> None:
     assert planner.lower(read_graph(tmp_path / "g.json")).op_named["b"].reads == ("a", "a")
 
 
-@pytest.mark.parametrize("content", [b"", b" \n", "\ufeff{}".encode(), "{}".encode("utf-16"), "{}".encode("utf-16-le"), b"\x08\x07"])
+@pytest.mark.parametrize(
+    "content", [b"", b" \n", "\ufeff{}".encode(), "{}".encode("utf-16"), "{}".encode("utf-16-le"), b"\x08\x07"]
+)
 def test_a_json_file_in_no_encoding_of_json_is_called_json(run, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "g.JSON").write_bytes(content)
     answer = run("inspect", "g.JSON")
@@ -490,7 +507,9 @@ def test_a_plan_of_another_graph_is_refused(run) -> None:
 
 def test_inspect_counts_an_onnx_file_as_its_manifest_does(run, shared: Path) -> None:
     manifest = json.loads((shared / "data/graphs/manifest.json").read_text())["onnx_light/light_resnet50.onnx"]
-    inventory = json.loads(run("inspect", shared / "data/graphs/onnx_light/light_resnet50.onnx", "--json").out)["inventory"]
+    inventory = json.loads(run("inspect", shared / "data/graphs/onnx_light/light_resnet50.onnx", "--json").out)[
+        "inventory"
+    ]
     assert inventory["source"]["params"] == manifest["params"]
     assert inventory["source"]["act_bytes"] == manifest["act_bytes"]
     assert inventory["source"]["real_nodes"] == manifest["real_nodes"]
@@ -524,7 +543,10 @@ def test_help_lists_every_strategy_and_allocator_that_comes_with_the_package() -
 
 
 def test_help_and_version_answer_without_heavy_imports() -> None:
-    code = "import sys; sys.argv = ['planner', '--help']\nfrom planner.cli import main\ntry: main()\nexcept SystemExit: pass\n"
+    code = (
+        "import sys; sys.argv = ['planner', '--help']\nfrom planner.cli import main\ntry: main()\nexcept"
+        " SystemExit: pass\n"
+    )
     code += "print(sorted({'numpy', 'numba', 'networkx', 'msgspec', 'rich'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("[]")
@@ -534,7 +556,11 @@ def test_help_and_version_answer_without_heavy_imports() -> None:
 def test_a_kernel_cache_that_cannot_be_written_is_named() -> None:
     environment = {**os.environ, "NUMBA_CACHE_DIR": os.path.join(os.devnull, "kernels")}
     done = subprocess.run(
-        [sys.executable, "-m", "planner.cli", "optimize", "chain:4"], capture_output=True, text=True, env=environment, check=False
+        [sys.executable, "-m", "planner.cli", "optimize", "chain:4"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
     )
     assert done.returncode == 2
     assert done.stdout == ""

@@ -27,7 +27,20 @@ from test_laws import GRAPHS as TRAINING_GRAPHS
 from test_laws import layered_digraphs, outcome
 
 import planner
-from planner import Curve, InfeasibleBudget, MemoryModel, Plan, PlannerError, Problem, Proposal, UnitError, curve, lower, optimize, zoo
+from planner import (
+    Curve,
+    InfeasibleBudget,
+    MemoryModel,
+    Plan,
+    PlannerError,
+    Problem,
+    Proposal,
+    UnitError,
+    curve,
+    lower,
+    optimize,
+    zoo,
+)
 from planner.curves import CSV_COLUMNS, SUFFIXES, Point
 from planner.errors import OutputError, PlanFileError, TimeLimit, UnknownAllocator, UnknownStrategy
 from planner.graph import Graph, Op, Tensor
@@ -45,7 +58,9 @@ BUDGETS = st.one_of(st.integers(1, 6), PERCENTS)
 
 @pytest.fixture(scope="module")
 def chain() -> Curve:
-    """A curve with all that a curve can have: two strategies, points on the front and off it, and budgets that nothing fits."""
+    """A curve with all that a curve can have: two strategies, points on the front and off it, and budgets that nothing
+    fits.
+    """
     return curve(zoo.chain(12), [3, 6, 7, 8, 10, 12, 13], strategies=("chen-budget", "chen-sqrt"))
 
 
@@ -62,13 +77,21 @@ def undominated(plans: set[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
 
 
 @ON_RANDOM_GRAPHS
-@given(digraph=GRAPHS, budgets=BUDGETS, memory=memory_models(), reserve=st.sampled_from([0, 5]), allocator=st.sampled_from(["auto", None]))
+@given(
+    digraph=GRAPHS,
+    budgets=BUDGETS,
+    memory=memory_models(),
+    reserve=st.sampled_from([0, 5]),
+    allocator=st.sampled_from(["auto", None]),
+)
 def test_within_a_strategy_a_larger_budget_never_costs_more_and_no_arena_exceeds_its_budget(
     digraph: nx.DiGraph, budgets: Any, memory: MemoryModel, reserve: int, allocator: str | None
 ) -> None:
     memory = MemoryModel(memory.scope, memory.alignment, reserve)
     found = curve(digraph, budgets, strategies=STRATEGIES, memory=memory, allocator=allocator)
-    assert [point.strategy for point in found.points] == sorted((p.strategy for p in found.points), key=STRATEGIES.index)
+    assert [point.strategy for point in found.points] == sorted(
+        (p.strategy for p in found.points), key=STRATEGIES.index
+    )
     for strategy in STRATEGIES:
         points = found.of(strategy)
         assert [p.budget for p in points] == sorted({p.budget for p in points})
@@ -93,7 +116,10 @@ def test_a_point_is_no_worse_than_the_plan_of_its_budget_and_misses_only_with_a_
             assert isinstance(plan, InfeasibleBudget)
             assert point.minimum is not None
             assert point.budget < point.minimum <= (plan.minimum or 0)
-            assert optimize(graph, point.minimum, strategy=point.strategy, memory=memory).report.needed_bytes <= point.minimum
+            assert (
+                optimize(graph, point.minimum, strategy=point.strategy, memory=memory).report.needed_bytes
+                <= point.minimum
+            )
         elif isinstance(plan, Plan):
             assert point.cost <= plan.report.plan.cost
             assert found.keep_all == plan.report.keep_all
@@ -132,11 +158,21 @@ def test_a_number_of_budgets_spans_least_peak_to_keep_all(digraph: nx.DiGraph, c
 
 def test_a_chain_has_the_least_costs_of_public_case_c1_at_every_budget() -> None:
     points = curve(zoo.chain(8), [7, 8, 9]).points
-    assert [(p.budget, p.cost, p.recomputed_ops, p.extra_runs) for p in points] == [(7, 19.0, 2, 2), (8, 18.0, 1, 1), (9, 17.0, 0, 0)]
+    assert [(p.budget, p.cost, p.recomputed_ops, p.extra_runs) for p in points] == [
+        (7, 19.0, 2, 2),
+        (8, 18.0, 1, 1),
+        (9, 17.0, 0, 0),
+    ]
 
 
 @ON_RANDOM_GRAPHS
-@given(digraph=GRAPHS, budgets=BUDGETS, memory=memory_models(), reserve=st.sampled_from([0, 5]), rule=st.sampled_from([(), ("full",)]))
+@given(
+    digraph=GRAPHS,
+    budgets=BUDGETS,
+    memory=memory_models(),
+    reserve=st.sampled_from([0, 5]),
+    rule=st.sampled_from([(), ("full",)]),
+)
 def test_a_bound_is_below_every_plan_holds_for_smaller_budgets_and_is_infinite_only_where_nothing_fits(
     digraph: nx.DiGraph, budgets: Any, memory: MemoryModel, reserve: int, rule: tuple[str, ...]
 ) -> None:
@@ -159,7 +195,10 @@ def test_a_bound_is_below_every_plan_holds_for_smaller_budgets_and_is_infinite_o
 
 
 @ON_RANDOM_GRAPHS
-@given(digraph=st.one_of(simple_digraphs(most_ops=9), layered_digraphs(least=3, most=4, aliasing=False)), memory=memory_models())
+@given(
+    digraph=st.one_of(simple_digraphs(most_ops=9), layered_digraphs(least=3, most=4, aliasing=False)),
+    memory=memory_models(),
+)
 def test_no_schedule_at_all_costs_less_than_the_bound_of_its_budget(digraph: nx.DiGraph, memory: MemoryModel) -> None:
     graph = lower(digraph)
     for point in curve(graph, ["30%", "50%", "60%", "75%", "90%"], memory=memory, allocator=None).best:
@@ -174,19 +213,29 @@ def test_no_schedule_at_all_costs_less_than_the_bound_of_its_budget(digraph: nx.
 
 @ON_RANDOM_GRAPHS
 @given(digraph=GRAPHS, budgets=BUDGETS)
-def test_over_all_strategies_a_larger_budget_never_costs_more_and_the_best_point_has_its_plan(digraph: nx.DiGraph, budgets: Any) -> None:
+def test_over_all_strategies_a_larger_budget_never_costs_more_and_the_best_point_has_its_plan(
+    digraph: nx.DiGraph, budgets: Any
+) -> None:
     found = curve(digraph, budgets, strategies=STRATEGIES)
     best = found.best
     assert [p.budget for p in best] == [p.budget for p in found.of("auto")]
     costs = [p.cost for p in best if p.cost is not None]
     assert costs == sorted(costs, reverse=True)
     for point in best:
-        assert [p.cost for p in found.points if p.budget == point.budget and p.cost is not None and p.cost < (point.cost or 0)] == []
+        assert [
+            p.cost
+            for p in found.points
+            if p.budget == point.budget and p.cost is not None and p.cost < (point.cost or 0)
+        ] == []
         if point.status == "fits":
             plan = found.plan(point)
             trace = plan.verify()
             assert (plan.budget, plan.strategy) == (point.budget, point.strategy)
-            assert (trace.cost, trace.peak_bytes, plan.report.plan.arena_bytes) == (point.cost, point.peak_bytes, point.arena_bytes)
+            assert (trace.cost, trace.peak_bytes, plan.report.plan.arena_bytes) == (
+                point.cost,
+                point.peak_bytes,
+                point.arena_bytes,
+            )
 
 
 def test_chains_of_public_case_c1_are_proven_and_so_are_budgets_that_nothing_fits() -> None:
@@ -201,12 +250,18 @@ def test_chains_of_public_case_c1_are_proven_and_so_are_budgets_that_nothing_fit
 def test_what_can_never_run_again_proves_budgets_above_the_largest_working_set_hopeless() -> None:
     once = [Op(f"f{k}", (Tensor(f"f{k}", 4),), recomputable=False) for k in range(4)]
     after = Op("all", (Tensor("all", 1),), reads=("f0",), after=("f1", "f2", "f3"))
-    graph = Graph([*once, after, *(Op(f"b{k}", (Tensor(f"b{k}", 1, output=True),), reads=("all", f"f{k}")) for k in range(4))])
+    graph = Graph(
+        [*once, after, *(Op(f"b{k}", (Tensor(f"b{k}", 1, output=True),), reads=("all", f"f{k}")) for k in range(4))]
+    )
     assert [least_cost(graph, budget) for budget in (16, 18)] == [None, 9.0]
     found = curve(graph, [12, 16, 18])
     assert found.peak_lower_bound < 12
     assert found.least_budget == 17
-    assert [(p.status, p.cost_lower_bound) for p in found.points] == [("infeasible", None), ("infeasible", None), ("fits", 9.0)]
+    assert [(p.status, p.cost_lower_bound) for p in found.points] == [
+        ("infeasible", None),
+        ("infeasible", None),
+        ("fits", 9.0),
+    ]
     assert str(found).count("nor can any plan") == 2
 
 
@@ -248,7 +303,12 @@ def test_budgets_are_taken_in_every_form_and_equals_once() -> None:
 
 def test_a_budget_that_nothing_fits_is_kept_and_named(chain: Curve) -> None:
     missing = [p for p in chain.points if p.status == "infeasible"]
-    assert {(p.strategy, p.budget) for p in missing} == {("chen-budget", 3), ("chen-budget", 6), ("chen-sqrt", 3), ("chen-sqrt", 6)}
+    assert {(p.strategy, p.budget) for p in missing} == {
+        ("chen-budget", 3),
+        ("chen-budget", 6),
+        ("chen-sqrt", 3),
+        ("chen-sqrt", 6),
+    }
     assert {p.minimum for p in missing} == {7}
     assert all(p.cost is None and p.arena_bytes is None for p in missing)
     assert str(chain).count("does not fit; least that works 7 B (7 bytes)") == 4
@@ -270,7 +330,11 @@ def test_budgets_are_held_against_the_arena_and_not_the_peak() -> None:
     for point in found.points:
         report = optimize(zoo.chain(12), point.budget, **options).report
         assert (point.peak_bytes, point.arena_bytes) == (report.plan.peak_bytes, report.plan.peak_bytes + 1)
-        assert (point.cost, point.recomputed_ops, point.extra_runs) == (report.plan.cost, report.recomputed_ops, report.extra_runs)
+        assert (point.cost, point.recomputed_ops, point.extra_runs) == (
+            report.plan.cost,
+            report.recomputed_ops,
+            report.extra_runs,
+        )
         assert point.budget == report.needed_bytes
     assert found.allocator == "wasteful"
 
@@ -282,8 +346,10 @@ def inapplicable(problem: Problem) -> Proposal:
 def test_a_strategy_that_does_not_apply_has_keep_all_alone() -> None:
     found = curve(zoo.chain(8), 3, strategies=("auto", inapplicable))
     assert [(p.status, p.minimum, p.overhead) for p in found.of("inapplicable")] == [
-        ("infeasible", 9, None), ("infeasible", 9, None), ("fits", None, 0.0),
-    ]  # fmt: skip
+        ("infeasible", 9, None),
+        ("infeasible", 9, None),
+        ("fits", None, 0.0),
+    ]
 
 
 def test_an_empty_graph_has_a_curve() -> None:
@@ -314,7 +380,9 @@ def test_an_empty_graph_has_a_curve() -> None:
         ({"time_limit": 0}, PlannerError, "time limit"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_before_any_search(arguments: dict[str, Any], error: type[Exception], named: str) -> None:
+def test_what_cannot_be_meant_is_refused_before_any_search(
+    arguments: dict[str, Any], error: type[Exception], named: str
+) -> None:
     def search(problem: Problem) -> Proposal:
         raise AssertionError("a search was started")
 
@@ -365,8 +433,14 @@ def test_a_search_begins_from_the_plans_next_below_and_above() -> None:
 
 
 def thinning(problem: Problem) -> Proposal:
-    """A strategy that uses its starts, and does worse without: the cheapest start that fits, or else the plan of least peak."""
-    fitting = [(simulate(problem.graph, s, memory=problem.memory).cost, k) for k, s in enumerate(problem.starts) if fit(problem, s)]
+    """A strategy that uses its starts, and does worse without: the cheapest start that fits, or else the plan of least
+    peak.
+    """
+    fitting = [
+        (simulate(problem.graph, s, memory=problem.memory).cost, k)
+        for k, s in enumerate(problem.starts)
+        if fit(problem, s)
+    ]
     if not fitting:
         return chen_sqrt(msgspec.structs.replace(problem, budget=None) if problem.budget is None else problem)
     steps = problem.starts[min(fitting)[1]].computes
@@ -387,7 +461,9 @@ def fit(problem: Problem, schedule: planner.Schedule) -> bool:
 
 
 def test_more_effort_never_finds_less_at_given_budgets() -> None:
-    """Held by a strategy that finds less with more effort, and from other starts: the rungs below its own are asked all the same."""
+    """Held by a strategy that finds less with more effort, and from other starts: the rungs below its own are asked all
+    the same.
+    """
 
     def moody(problem: Problem) -> Proposal:
         return thinning(problem) if problem.effort == 1 else chen_sqrt(msgspec.structs.replace(problem, starts=()))
@@ -419,7 +495,11 @@ def test_starts_are_the_same_with_any_number_of_processes() -> None:
     options: dict[str, Any] = {"strategies": (thinning, "chen-budget"), "allocator": None}
     one = curve(zoo.chain(24), [9, 11, 13, 15, 17, 19, 21, 23], **options)
     assert curve(zoo.chain(24), [9, 11, 13, 15, 17, 19, 21, 23], jobs=2, **options) == one
-    alone = [optimize(zoo.chain(24), p.budget, strategy=thinning, allocator=None).report.plan.cost for p in one.of("thinning") if p.cost]
+    alone = [
+        optimize(zoo.chain(24), p.budget, strategy=thinning, allocator=None).report.plan.cost
+        for p in one.of("thinning")
+        if p.cost
+    ]
     assert [p.cost for p in one.of("thinning") if p.cost] != alone  # they did begin from a neighbour's plan
 
 
@@ -438,7 +518,8 @@ def test_plans_that_obey_a_rule_are_no_starts_where_another_graph_is_searched() 
 
 def test_a_search_that_can_find_nothing_better_is_left_out() -> None:
     asked = Asked()
-    found = curve(zoo.chain(8, nbytes=4), [8, 32, 33, 34, 35, 36], strategies=asked)  # 8 bytes are below the largest working set
+    # 8 bytes are below the largest working set
+    found = curve(zoo.chain(8, nbytes=4), [8, 32, 33, 34, 35, 36], strategies=asked)
     assert [p.cost_lower_bound for p in found.points] == [None, *[18.0] * 4, 17.0]
     assert [p.cost for p in found.points] == [None, *[18.0] * 4, 17.0]
     assert [problem.budget for problem in asked.problems][:2] == [None, 33]
@@ -455,7 +536,10 @@ def by_value(problem: Problem) -> Proposal:
 def test_any_number_of_processes_gives_the_same_curve(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("planner.search._STRATEGIES", {**planner.search._STRATEGIES, "few": by_value})
     graph = zoo.resnet((1, 1, 1, 1), batch=2, image=64)
-    options: dict[str, Any] = {"strategies": ("auto", "few", "chen-sqrt"), "memory": MemoryModel(alignment=512, reserve=1000)}
+    options: dict[str, Any] = {
+        "strategies": ("auto", "few", "chen-sqrt"),
+        "memory": MemoryModel(alignment=512, reserve=1000),
+    }
     one, two = (curve(graph, 5, jobs=jobs, **options) for jobs in (1, 2))
     assert two == one
     assert str(two) == str(one)
@@ -464,7 +548,8 @@ def test_any_number_of_processes_gives_the_same_curve(monkeypatch: pytest.Monkey
 def test_progress_counts_every_search_once_to_the_total() -> None:
     heard: list[tuple[int, int, str]] = []
     curve(zoo.chain(12), [7, 8, 13], strategies=("auto", "chen-sqrt"), progress=lambda *words: heard.append(words))
-    assert [done for done, _, _ in heard] == list(range(1, 9))  # least peak, 7 and 8, and bounds; at 13 keep-all fits without a search
+    # least peak, 7 and 8, and bounds; at 13 keep-all fits without a search
+    assert [done for done, _, _ in heard] == list(range(1, 9))
     assert [what for _, _, what in heard if "bound" in what] == ["lower bound at 8 B", "lower bound at 7 B"]
     assert heard[-1] == (8, 8, "chen-sqrt at 7 B")
 
@@ -485,7 +570,8 @@ class Stopping:
 
 
 def test_ctrl_c_keeps_what_was_found_and_says_what_was_not() -> None:
-    found = curve(zoo.chain(12), [6, 8, 9, 10, 13], strategies=Stopping(3))  # least peak, 9 and 8; 10 and 6 would come next
+    # least peak, 9 and 8; 10 and 6 would come next
+    found = curve(zoo.chain(12), [6, 8, 9, 10, 13], strategies=Stopping(3))
     whole = curve(zoo.chain(12), [6, 8, 9, 10, 13], strategies=chen_budget)
     assert [p.status for p in found.points] == ["not reached", "fits", "fits", "fits", "fits"]
     assert [p.cut_short for p in found.points] == [True, False, False, True, False]
@@ -579,7 +665,11 @@ def test_csv_has_a_line_a_point_with_exact_ints(tmp_path: Path) -> None:
     assert tuple(rows[0]) == CSV_COLUMNS
     assert len(rows) == len(found.points)
     for row, point in zip(rows, found.points, strict=True):
-        assert (row["strategy"], int(row["budget_bytes"]), row["status"]) == (point.strategy, point.budget, point.status)
+        assert (row["strategy"], int(row["budget_bytes"]), row["status"]) == (
+            point.strategy,
+            point.budget,
+            point.status,
+        )
         for column in ("minimum_bytes", "peak_bytes", "arena_bytes", "recomputed_ops", "extra_runs"):
             value = getattr(point, column.replace("minimum_bytes", "minimum"))
             assert row[column] == ("" if value is None else str(value))
@@ -594,9 +684,17 @@ def test_svg_is_xml_that_names_axes_strategies_bound_and_keep_all(chain: Curve, 
     root = ElementTree.parse(tmp_path / "curve.svg").getroot()
     texts = {"".join(element.itertext()).strip() for element in root.iter("{http://www.w3.org/2000/svg}text")}
     assert {
-        "chain:12", "arena (B)", "extra cost over keep-all", "no plan below 3 B", "keep-all 13 B", "Pareto front", "lower bound (proven)",
-        "chen-budget (fits 5 of 7 budgets)", "chen-sqrt (fits 5 of 7 budgets)", "no plan fits",
-    } <= texts  # fmt: skip
+        "chain:12",
+        "arena (B)",
+        "extra cost over keep-all",
+        "no plan below 3 B",
+        "keep-all 13 B",
+        "Pareto front",
+        "lower bound (proven)",
+        "chen-budget (fits 5 of 7 budgets)",
+        "chen-sqrt (fits 5 of 7 budgets)",
+        "no plan fits",
+    } <= texts
 
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -610,7 +708,9 @@ def corners(root: ElementTree.Element, gid: str) -> list[tuple[float, float]]:
     return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
-def test_svg_has_the_bound_in_steps_with_what_is_impossible_shaded_below_and_left_of_it(chain: Curve, tmp_path: Path) -> None:
+def test_svg_has_the_bound_in_steps_with_what_is_impossible_shaded_below_and_left_of_it(
+    chain: Curve, tmp_path: Path
+) -> None:
     chain.save(tmp_path / "curve.svg")
     root = ElementTree.parse(tmp_path / "curve.svg").getroot()
     line = corners(root, "lower-bound")
@@ -647,7 +747,8 @@ def test_the_bound_is_drawn_from_each_budget_down_to_the_next_and_plans_from_the
 def test_a_strategy_far_above_the_front_leaves_the_page_and_its_name_says_how_far() -> None:
     from planner.views.figures import trade_off
 
-    graph = nx.DiGraph()  # one of x and y must go while "big" runs: one strategy drops the cheap one, the other the dear one
+    # one of x and y must go while "big" runs: one strategy drops the cheap one, the other the dear one
+    graph = nx.DiGraph()
     for name, cost, reads in (("x", 1.0, ""), ("y", 100.0, ""), ("m", 1.0, "xy"), ("big", 1.0, "m")):
         graph.add_node(name, nbytes=8 if name in "xy" else 1, cost=cost, workspace=16 if name == "big" else 0)
         graph.add_edges_from((read, name) for read in reads)
@@ -702,7 +803,9 @@ def test_a_figure_has_the_same_bytes_every_time_and_leaves_matplotlib_as_it_was(
 def test_figure_text_is_inside_the_page_and_labels_do_not_overlap() -> None:
     from planner.views.figures import trade_off
 
-    name = "a name with $dollars$ and _underscores_ that is far too long for the page it stands on, so that it must be cut"
+    name = (
+        "a name with $dollars$ and _underscores_ that is far too long for the page it stands on, so that it must be cut"
+    )
     long = nx.DiGraph(name=name)
     long.add_node("a", nbytes=4)
 
@@ -712,11 +815,24 @@ def test_figure_text_is_inside_the_page_and_labels_do_not_overlap() -> None:
     every = (*strategy_names(), _under_scored)
     odd = curve(zoo.chain(40), 6, strategies=every, allocator=None, memory=MemoryModel(reserve=10**6), effort=0.01)
     three = curve(zoo.chain(12), [2, 7, 13], strategies=("auto", "chen-sqrt", "chen-budget"))
-    for found in (curve(zoo.resnet((1, 1, 1, 1), batch=8), 5), curve(long), curve(nx.DiGraph()), curve(zoo.chain(8), [2]), odd, three):
+    for found in (
+        curve(zoo.resnet((1, 1, 1, 1), batch=8), 5),
+        curve(long),
+        curve(nx.DiGraph()),
+        curve(zoo.chain(8), [2]),
+        odd,
+        three,
+    ):
         figure = trade_off(found)
         figure.draw_without_rendering()
         axes, legend = figure.axes[0], figure.legends[0]
-        texts = [*axes.texts, axes.title, axes.get_title(loc="left") and axes._left_title, axes.xaxis.label, axes.yaxis.label]
+        texts = [
+            *axes.texts,
+            axes.title,
+            axes.get_title(loc="left") and axes._left_title,
+            axes.xaxis.label,
+            axes.yaxis.label,
+        ]
         boxes = [(text.get_text(), text.get_window_extent()) for text in texts if text and text.get_text()]
         boxes.append(("legend", legend.get_window_extent()))
         page = figure.bbox
@@ -758,7 +874,10 @@ found = planner.curve(zoo.chain(4), 2)
 found.save("curve.csv")
 found.save("curve.json")
 assert found._repr_html_().startswith("<pre>")
-for attempt in (lambda: found.save("curve.png"), lambda: __import__("planner.views.figures").views.figures.trade_off(found)):
+def draw():
+    from planner.views.figures import trade_off
+    trade_off(found)
+for attempt in (lambda: found.save("curve.png"), draw):
     try:
         attempt()
     except planner.PlannerError as error:
@@ -782,7 +901,9 @@ def test_the_verb_is_not_hidden_by_a_module_of_its_name() -> None:
 
 
 def test_a_figure_is_saved_without_pyplot_and_a_curve_is_found_without_matplotlib(tmp_path: Path) -> None:
-    program = "import sys, planner; found = planner.curve(planner.zoo.chain(4), 2); print('matplotlib' in sys.modules)\n"
+    program = (
+        "import sys, planner; found = planner.curve(planner.zoo.chain(4), 2); print('matplotlib' in sys.modules)\n"
+    )
     program += "found.save('curve.png'); print('matplotlib' in sys.modules, 'matplotlib.pyplot' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout.split() == ["False", "True", "False"]
@@ -794,12 +915,17 @@ def test_a_figure_is_saved_without_pyplot_and_a_curve_is_found_without_matplotli
 def test_plans_are_saved_a_file_each_and_load_and_verify(tmp_path: Path) -> None:
     found = curve(zoo.chain(12), [3, 7, 8, 9, 13, 20], strategies=("chen-sqrt", "chen-budget"))
     paths = found.save_plans(tmp_path / "plans")
-    assert [Path(path).name for path in paths] == ["7.json", "8.json", "9.json", "13.json"]  # at 3 nothing fits; 20 is as 13
+    # at 3 nothing fits; 20 is as 13
+    assert [Path(path).name for path in paths] == ["7.json", "8.json", "9.json", "13.json"]
     assert sorted(paths) == sorted(map(str, (tmp_path / "plans").iterdir()))
     for path, point in zip(paths, found.best[1:], strict=False):
         plan = planner.load(path, zoo.chain(12))
         assert plan.verify().cost == point.cost
-        assert (plan.budget, plan.strategy, plan.report.plan.arena_bytes) == (point.budget, point.strategy, point.arena_bytes)
+        assert (plan.budget, plan.strategy, plan.report.plan.arena_bytes) == (
+            point.budget,
+            point.strategy,
+            point.arena_bytes,
+        )
 
 
 def test_plans_within_rules_say_so_and_verify(tmp_path: Path) -> None:
@@ -840,14 +966,19 @@ def test_the_command_prints_the_table_and_writes_every_file(run: Any, tmp_path: 
 
 
 def test_the_command_prints_one_versioned_object(run: Any) -> None:
-    answer = run("curve", "chain:8", "--budgets", "2, 7,8B,100%", "--strategies", "all", "--allocator", "none", "--json")
+    answer = run(
+        "curve", "chain:8", "--budgets", "2, 7,8B,100%", "--strategies", "all", "--allocator", "none", "--json"
+    )
     content = json.loads(answer.out)
     assert (answer.code, content["schema"], content["version"]) == (0, "planner-curve", 1)
     assert content["curve"]["strategies"] == list(strategy_names())
     auto = [point for point in content["curve"]["points"] if point["strategy"] == "auto"]
     assert [(p["budget"], p["status"], p["cost"]) for p in auto] == [
-        (2, "infeasible", None), (7, "fits", 19.0), (8, "fits", 18.0), (9, "fits", 17.0),
-    ]  # fmt: skip
+        (2, "infeasible", None),
+        (7, "fits", 19.0),
+        (8, "fits", 18.0),
+        (9, "fits", 17.0),
+    ]
     plans = {(p["arena_bytes"], p["cost"]) for p in content["curve"]["points"] if p["status"] == "fits"}
     assert [(p["arena_bytes"], p["cost"]) for p in content["front"]] == undominated(plans)
 

@@ -1,4 +1,6 @@
-"""The strategy "cuts": the published figures, the public cases, graphs without phases, and what a search must never do."""
+"""The strategy "cuts": the published figures, the public cases, graphs without phases, and what a search must never
+do.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,15 @@ from planner.search.relief import Relief
 
 SOME = settings(max_examples=settings().max_examples // 2, suppress_health_check=list(HealthCheck))
 
-#: `rematerialisation.md` 4a: "cut + mix", or the best known before where that is lower; overhead in percent, live bytes.
+#: `rematerialisation.md` 4a: "cut + mix", or the best known before where that is lower; overhead in percent, live
+#: bytes.
 PUBLISHED = {
-    ("aten_resnet1001", 0.5): 9.00, ("aten_resnet1001", 0.3): 16.40, ("aten_resnet1001", 0.15): 24.02, ("aten_resnet1001", 0.1): 29.88,
+    ("aten_resnet1001", 0.5): 9.00, ("aten_resnet1001", 0.3): 16.40, ("aten_resnet1001", 0.15): 24.02,
+        ("aten_resnet1001", 0.1): 29.88,
     ("aten_resnet152", 0.5): 8.84, ("aten_resnet152", 0.3): 16.81, ("aten_resnet152", 0.2): 22.52,
     ("aten_resnet50", 0.5): 8.87, ("aten_resnet50", 0.3): 18.42, ("aten_gpt", 0.8): 2.83, ("aten_gpt", 0.6): 12.32,
-    ("gpt12", 0.5): 6.86, ("gpt96", 0.5): 6.50, ("cm_resnet50", 0.5): 1.58, ("cm_resnet50", 0.4): 2.44, ("cm_mobilenet", 0.5): 1.64,
+    ("gpt12", 0.5): 6.86, ("gpt96", 0.5): 6.50, ("cm_resnet50", 0.5): 1.58, ("cm_resnet50", 0.4): 2.44, ("cm_mobilenet",
+        0.5): 1.64,
     ("cm_vgg_unet", 0.8): 1.98, ("cm_vgg_unet", 0.6): 4.45, ("cm_vgg_unet", 0.5): 6.97, ("unet_own", 0.5): 3.31,
     ("resnet50_own", 0.5): 7.76, ("vgg16chain", 0.5): 0.39, ("cm_vgg16", 0.9): 1.97, ("rl100", 0.9): 0.79,
     ("chain100", 0.5): 25.5, ("chain100", 0.25): 38.0,
@@ -54,7 +59,15 @@ def test_plans_are_as_cheap_as_the_best_published(name: str, fraction: float, sh
 
 @pytest.mark.parametrize(
     ("name", "fraction"),
-    [("gpt12", 0.5), ("gpt96", 0.5), ("chain100", 0.5), ("chain100", 0.25), ("cm_vgg16", 0.9), ("cm_vgg_unet", 0.8), ("cm_vgg_unet", 0.6)],
+    [
+        ("gpt12", 0.5),
+        ("gpt96", 0.5),
+        ("chain100", 0.5),
+        ("chain100", 0.25),
+        ("cm_vgg16", 0.9),
+        ("cm_vgg_unet", 0.8),
+        ("cm_vgg_unet", 0.6),
+    ],
 )
 def test_some_plans_are_proven_cheapest_of_all(name: str, fraction: float, shared: Path) -> None:
     graph = lower(remat.read(name))
@@ -62,19 +75,34 @@ def test_some_plans_are_proven_cheapest_of_all(name: str, fraction: float, share
     kept = evaluator.evaluate(evaluator.keep_all)
     assert kept is not None
     budget = int(fraction * kept[0])
-    assert simulate(graph, cuts(Problem(graph, budget)).schedule).cost == certified_cost(graph, MemoryModel(), budget).cost
+    assert (
+        simulate(graph, cuts(Problem(graph, budget)).schedule).cost == certified_cost(graph, MemoryModel(), budget).cost
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "budget", "least"),
-    [("C1", 5, 21), ("C1", 6, 20), ("C1", 7, 19), ("C1", 8, 18), ("C2", 288, 112), ("C2", 264, 116),
-     ("C3", 160, 31), ("C3", 161, 26), ("C7-b-first", 40, 43), ("C9", 25, 49), ("C9-replayed", 24, 50)],
-)  # fmt: skip
+    [
+        ("C1", 5, 21),
+        ("C1", 6, 20),
+        ("C1", 7, 19),
+        ("C1", 8, 18),
+        ("C2", 288, 112),
+        ("C2", 264, 116),
+        ("C3", 160, 31),
+        ("C3", 161, 26),
+        ("C7-b-first", 40, 43),
+        ("C9", 25, 49),
+        ("C9-replayed", 24, 50),
+    ],
+)
 def test_public_cases_are_solved(name: str, budget: int, least: int) -> None:
     assert optimize(cases.CASES[name].digraph(), budget, strategy="cuts", allocator=None).report.plan.cost == least
 
 
-@pytest.mark.parametrize(("name", "least"), [("C1", 3), ("C2", 224), ("C3", 160), ("C7-b-first", 38), ("C9", 25), ("C9-replayed", 24)])
+@pytest.mark.parametrize(
+    ("name", "least"), [("C1", 3), ("C2", 224), ("C3", 160), ("C7-b-first", 38), ("C9", 25), ("C9-replayed", 24)]
+)
 def test_without_a_budget_the_least_peak_of_the_public_cases_is_reached(name: str, least: int) -> None:
     assert optimize(cases.CASES[name].digraph(), strategy="cuts", allocator=None).report.plan.peak_bytes == least
 
@@ -111,7 +139,9 @@ def test_phases_are_not_needed(name: str) -> None:
 
 @SOME
 @given(digraph=st.one_of(layered_digraphs(), digraphs()), memory=memory_models(), percent=PERCENT, phases=st.booleans())
-def test_a_proposal_fits_and_costs_at_least_the_certificate(digraph: nx.DiGraph, memory: MemoryModel, percent: int, phases: bool) -> None:
+def test_a_proposal_fits_and_costs_at_least_the_certificate(
+    digraph: nx.DiGraph, memory: MemoryModel, percent: int, phases: bool
+) -> None:
     graph = lower(digraph if phases else without_phases(digraph))
     budget = budget_of(graph, memory, percent)
     try:
@@ -124,7 +154,11 @@ def test_a_proposal_fits_and_costs_at_least_the_certificate(digraph: nx.DiGraph,
 
 
 @SOME
-@given(digraph=st.one_of(layered_digraphs(), digraphs(), layered_digraphs(aliasing=False)), memory=memory_models(), percent=PERCENT)
+@given(
+    digraph=st.one_of(layered_digraphs(), digraphs(), layered_digraphs(aliasing=False)),
+    memory=memory_models(),
+    percent=PERCENT,
+)
 def test_relief_brings_the_step_within_the_budget_and_leaves_the_rest_legal(
     digraph: nx.DiGraph, memory: MemoryModel, percent: int
 ) -> None:
@@ -134,7 +168,9 @@ def test_relief_brings_the_step_within_the_budget_and_leaves_the_rest_legal(
     budget = budget_of(graph, memory, percent)
     timeline = relief.timeline(evaluator.keep_all)
     assert timeline is not None
-    assert timeline.tolist() == list(simulate(graph, evaluator.schedule(evaluator.keep_all), memory=memory).timeline_bytes)
+    assert timeline.tolist() == list(
+        simulate(graph, evaluator.schedule(evaluator.keep_all), memory=memory).timeline_bytes
+    )
     step = int(timeline.argmax())
     if timeline[step] <= budget:
         return

@@ -47,7 +47,12 @@ def test_a_backward_op_makes_only_the_gradients_that_are_needed_and_reads_what_w
     assert d.nodes["b.bwd"]["nbytes"] == (8, 4)  # of a, of w
     assert reads(d, "a.bwd") == [("b.bwd", 0), ("x", 0), ("u", 0)]
     assert d.nodes["a.bwd"]["nbytes"] == 4  # of u alone: x is an input
-    assert [d.nodes[n]["phase"] for n in ("a", "loss", "b.bwd", "u.update")] == ["forward", "loss", "backward", "update"]
+    assert [d.nodes[n]["phase"] for n in ("a", "loss", "b.bwd", "u.update")] == [
+        "forward",
+        "loss",
+        "backward",
+        "update",
+    ]
 
 
 def test_a_hand_made_backward_costs_the_forward_times_the_gradients_made() -> None:
@@ -88,7 +93,14 @@ def test_updates_wait_for_everything_before_them_over_few_edges() -> None:
     before = [n for n, phase in d.nodes(data="phase") if phase in ("forward", "loss", "backward")]
     for update in ("u.update", "w.update"):
         assert set(before) <= nx.ancestors(order, update)
-    assert d.nodes["barrier"] == {"op": "Barrier", "nbytes": (), "flops": 0, "cost": 0.0, "phase": "update", "position": 9}
+    assert d.nodes["barrier"] == {
+        "op": "Barrier",
+        "nbytes": (),
+        "flops": 0,
+        "cost": 0.0,
+        "phase": "update",
+        "position": 9,
+    }
     assert all(edge["reads"] == () for _, _, edge in d.in_edges("barrier", data=True))
 
 
@@ -127,8 +139,15 @@ def test_gradient_sums_are_a_left_fold_each_right_after_its_term() -> None:
         g.add_edge("w", f"c{k}")
     d = differentiate(g)
     assert [n for n, phase in d.nodes(data="phase") if phase == "backward"] == [
-        "loss.bwd", "c3.bwd", "c2.bwd", "w.grad2", "c1.bwd", "w.grad3", "c0.bwd", "w.grad4",
-    ]  # fmt: skip
+        "loss.bwd",
+        "c3.bwd",
+        "c2.bwd",
+        "w.grad2",
+        "c1.bwd",
+        "w.grad3",
+        "c0.bwd",
+        "w.grad4",
+    ]
     assert reads(d, "w.grad2") == [("c3.bwd", 0), ("c2.bwd", 0)]
     assert reads(d, "w.grad3") == [("w.grad2", 0), ("c1.bwd", 0)]
     assert reads(d, "w.update")[1] == ("w.grad4", 0)
@@ -180,7 +199,12 @@ def test_frozen_trunk_is_read_by_no_backward() -> None:
     g.add_node("x", nbytes=1, kind="input")
     for name in ("wt1", "wt2", "wa1", "wa2"):
         g.add_node(name, nbytes=1, kind="parameter")
-    for name, source, weight, size in (("t1", "x", "wt1", 8), ("t2", "t1", "wt2", 8), ("A1", "t2", "wa1", 6), ("A2", "A1", "wa2", 1)):
+    for name, source, weight, size in (
+        ("t1", "x", "wt1", 8),
+        ("t2", "t1", "wt2", 8),
+        ("A1", "t2", "wa1", 6),
+        ("A2", "A1", "wa2", 1),
+    ):
         g.add_node(name, nbytes=size, saves=(("in", 0),))
         g.add_edge(source, name, at=(0,))
         g.add_edge(weight, name, at=(1,))
@@ -317,7 +341,11 @@ def _set(node: str, **attributes: Any) -> Callable[[nx.DiGraph], Any]:
         (_set("a", saves=(("out", 1),)), {}, "'a': saves names output 1"),
         (_set("a", saves="all"), {}, "'a': saves is 'all', expected pairs"),
         (_set("a", saves=(("both", 0),)), {}, "'a': saves has"),
-        (lambda g: g.edges["x", "a"].pop("at") and g.edges["u", "a"].pop("at"), {}, "'a' has 2 reads: its in-edges need `at`"),
+        (
+            lambda g: g.edges["x", "a"].pop("at") and g.edges["u", "a"].pop("at"),
+            {},
+            "'a' has 2 reads: its in-edges need `at`",
+        ),
         (_set("b", phase="backward"), {}, "'b' has phase 'backward': the graph already is a training step"),
         (lambda g: g.add_edge("b", "a", at=(2,)), {}, "cycle"),
         (_set("a", nbytes=-1), {}, "'a': nbytes"),
@@ -335,8 +363,10 @@ def _set(node: str, **attributes: Any) -> Callable[[nx.DiGraph], Any]:
         (lambda g: None, {"trainable": ["w"], "loss": "a"}, "no trainable resident reaches the loss 'a'"),
         (_set("u", dtype="int8"), {"trainable": ["u"]}, "trainable 'u' has dtype int8"),
     ],
-)  # fmt: skip
-def test_bad_input_is_one_line_that_names_it(break_it: Callable[[nx.DiGraph], Any], options: dict[str, Any], message: str) -> None:
+)
+def test_bad_input_is_one_line_that_names_it(
+    break_it: Callable[[nx.DiGraph], Any], options: dict[str, Any], message: str
+) -> None:
     g = two_layers()
     break_it(g)
     with pytest.raises(GraphError, match=message) as error:
@@ -360,7 +390,8 @@ def test_a_gradient_through_an_output_the_rule_does_not_cover_is_refused() -> No
         differentiate(g)
 
 
-# --- random DAGs, against a gradient computed path by path -----------------------------------------------------------------
+# --- random DAGs, against a gradient computed path by path
+# -----------------------------------------------------------------
 
 
 @st.composite
@@ -377,7 +408,12 @@ def forward_graphs(draw: st.DrawFn) -> nx.DiGraph:
         chosen = draw(st.lists(st.sampled_from(values), min_size=1, max_size=3))
         refs = [("in", i) for i in range(len(chosen))] + [("out", o) for o in range(count)]
         saves = draw(st.lists(st.sampled_from(refs), unique=True, max_size=3))
-        g.add_node(name, nbytes=4 if count == 1 else (4,) * count, saves=tuple(saves), output=draw(st.sampled_from([None, None, True])))
+        g.add_node(
+            name,
+            nbytes=4 if count == 1 else (4,) * count,
+            saves=tuple(saves),
+            output=draw(st.sampled_from([None, None, True])),
+        )
         wires: dict[str, list[tuple[int, int]]] = {}
         for at, (source, output) in enumerate(chosen):
             wires.setdefault(source, []).append((output, at))
@@ -391,7 +427,9 @@ def forward_graphs(draw: st.DrawFn) -> nx.DiGraph:
 
 
 def weight(node: str, position: int, output: int) -> int:
-    """The coefficient of an input in an output: every op is linear, so gradients are sums over paths of products of these."""
+    """The coefficient of an input in an output: every op is linear, so gradients are sums over paths of products of
+    these.
+    """
     return 2 + (hash((int(node[1:]), position, output)) % 97)
 
 
@@ -431,7 +469,9 @@ def gradient_by_graph(g: nx.DiGraph, d: nx.DiGraph, alive: set[str]) -> dict[str
             outputs = [o for o in range(2) if d.graph["wanted"].get((forward, o))]
             assert len(incoming) == len(outputs)
             for k, position in enumerate(made):
-                numbers[node, k] = sum(weight(forward, position, o) * numbers[s] for o, s in zip(outputs, incoming, strict=True))
+                numbers[node, k] = sum(
+                    weight(forward, position, o) * numbers[s] for o, s in zip(outputs, incoming, strict=True)
+                )
         elif ".grad" in node:
             numbers[node, 0] = sum(numbers[source] for source in sources)
         elif node.endswith(".update"):
@@ -444,14 +484,20 @@ def test_every_parameter_the_loss_depends_on_gets_its_gradient_once(g: nx.DiGrap
     alive = reached(g)
     read = {(u, o) for u, _, edge in g.edges(data=True) for o in edge["reads"]}
     counts = {n: len(a["nbytes"]) if isinstance(a["nbytes"], tuple) else 1 for n, a in g.nodes(data=True)}
-    ends = {(n, o) for n in alive if g.nodes[n].get("kind", "op") == "op" for o in range(counts[n]) if (n, o) not in read}
+    ends = {
+        (n, o) for n in alive if g.nodes[n].get("kind", "op") == "op" for o in range(counts[n]) if (n, o) not in read
+    }
     if not ends:
         with pytest.raises(GraphError, match="no trainable resident"):
             differentiate(g)
         return
     d = differentiate(g)
     d.graph["wanted"] = {(n, o): gradient_by_paths(g, ends, (n, o)) for n in g for o in range(counts[n])}
-    expected = {n: d.graph["wanted"][n, 0] for n, kind in g.nodes(data="kind") if kind == "parameter" and d.graph["wanted"][n, 0]}
+    expected = {
+        n: d.graph["wanted"][n, 0]
+        for n, kind in g.nodes(data="kind")
+        if kind == "parameter" and d.graph["wanted"][n, 0]
+    }
     assert gradient_by_graph(g, d, alive) == expected
 
 
@@ -466,7 +512,11 @@ def test_backward_reads_gradients_and_declared_saves_and_nothing_else(g: nx.DiGr
         if d.nodes[node].get("phase") == "backward" and node != "loss.bwd":
             others = [(s, o) for s, o in reads(d, node) if d.nodes[s].get("phase") != "backward"]
             forward = node.removesuffix(".bwd")
-            declared = [reads(g, forward)[k] if side == "in" else (forward, k) for side, k in g.nodes[forward]["saves"]] if others else []
+            declared = (
+                [reads(g, forward)[k] if side == "in" else (forward, k) for side, k in g.nodes[forward]["saves"]]
+                if others
+                else []
+            )
             assert others == list(dict.fromkeys(declared))
 
 

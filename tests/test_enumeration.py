@@ -32,7 +32,9 @@ MANY = settings(max_examples=settings().max_examples * 4, suppress_health_check=
 
 @MANY
 @given(digraph=simple_digraphs(most_ops=MOST_OPS), memory=memory_models(), percent=st.sampled_from([0, 20, 40, 60, 80]))
-def test_it_finds_the_least_peak_and_the_least_cost_of_the_oracle(digraph: nx.DiGraph, memory: MemoryModel, percent: int) -> None:
+def test_it_finds_the_least_peak_and_the_least_cost_of_the_oracle(
+    digraph: nx.DiGraph, memory: MemoryModel, percent: int
+) -> None:
     graph = lower(digraph)
     least = least_peak(graph, memory=memory)
     assert bound(Problem(graph, None, memory)) == least
@@ -79,13 +81,17 @@ def test_c3_below_the_bound_names_the_least_that_works() -> None:
 
 
 def test_two_outputs_made_again_beside_one_that_is_kept() -> None:
-    """`pair` makes 4 + 4; keeping its first output while the second waits for `c` costs 8 at once, making it twice never more."""
-    graph = Graph([
-        Op("pair", (Tensor("pair:0", 4), Tensor("pair:1", 4))),
-        Op("a", (Tensor("a", 1),), reads=("pair:0",)),
-        Op("b", (Tensor("b", 6),), reads=("a",)),
-        Op("c", (Tensor("c", 1, output=True),), reads=("b", "pair:1")),
-    ])  # fmt: skip
+    """`pair` makes 4 + 4; keeping its first output while the second waits for `c` costs 8 at once, making it twice
+    never more.
+    """
+    graph = Graph(
+        [
+            Op("pair", (Tensor("pair:0", 4), Tensor("pair:1", 4))),
+            Op("a", (Tensor("a", 1),), reads=("pair:0",)),
+            Op("b", (Tensor("b", 6),), reads=("a",)),
+            Op("c", (Tensor("c", 1, output=True),), reads=("b", "pair:1")),
+        ]
+    )
     assert bound(Problem(graph, 11)) == 4.0  # a + b + pair:1 = 11
     assert bound(Problem(graph, 10)) == math.inf  # c alone needs b + pair:1 + c = 11
 
@@ -94,10 +100,14 @@ def chains(count: int, length: int, sizes: Sequence[int]) -> Graph:
     """Chains beside each other, the last value of each an output."""
     size = iter(sizes)
     places = [(c, k) for c in range(count) for k in range(length)]
-    return Graph([op(f"{c}.{k}", *([f"{c}.{k - 1}"] if k else []), nbytes=next(size), output=k == length - 1) for c, k in places])
+    return Graph(
+        [op(f"{c}.{k}", *([f"{c}.{k - 1}"] if k else []), nbytes=next(size), output=k == length - 1) for c, k in places]
+    )
 
 
-@pytest.mark.parametrize("sizes", [(5, 7, 3, 8, 2, 4, 6, 9, 1), (8, 7, 3, 8, 7, 3, 8, 7, 3), (4, 9, 5, 3, 9, 4, 2, 8, 6)])
+@pytest.mark.parametrize(
+    "sizes", [(5, 7, 3, 8, 2, 4, 6, 9, 1), (8, 7, 3, 8, 7, 3, 8, 7, 3), (4, 9, 5, 3, 9, 4, 2, 8, 6)]
+)
 def test_three_chains_beside_each_other_are_solved(sizes: tuple[int, ...]) -> None:
     graph = chains(3, 3, sizes)
     least, high = least_peak(graph), naive_peak(graph, keep_all(graph))
@@ -109,21 +119,33 @@ def test_three_chains_beside_each_other_are_solved(sizes: tuple[int, ...]) -> No
 
 @st.composite
 def sparse_graphs(draw: Any) -> Graph:
-    """Seven to nine ops of one or two outputs that read little or nothing, in pieces or not; some cost nothing or run at most once."""
+    """Seven to nine ops of one or two outputs that read little or nothing, in pieces or not; some cost nothing or run
+    at most once.
+    """
     sizes = draw(st.sampled_from([(1,), (1, 2), (3, 5, 8), (4, 1, 8, 3, 16, 0)]))
-    kinds = draw(st.sampled_from([("plain",), ("plain", "plain", "two"), ("plain", "view", "inplace", "update", "two")]))
+    kinds = draw(
+        st.sampled_from([("plain",), ("plain", "plain", "two"), ("plain", "view", "inplace", "update", "two")])
+    )
     ops = [op("x", nbytes=4, kind="input")]
     alive, bytes_of = ["x"], {"x": 4}
     for k in range(draw(st.integers(7, 9))):
         reads = draw(st.lists(st.sampled_from(alive), max_size=2, unique=True))
         kind = draw(st.sampled_from(kinds)) if reads else "plain"
         nbytes = bytes_of[reads[0]] if kind in ("view", "inplace", "update") else draw(st.sampled_from(sizes))
-        rules = {"view": {"view": ((0, 0, 0),)}, "inplace": {"inplace": ((0, 0, False),)}, "update": {"updates": ((0, 0),)}}
+        rules = {
+            "view": {"view": ((0, 0, 0),)},
+            "inplace": {"inplace": ((0, 0, False),)},
+            "update": {"updates": ((0, 0),)},
+        }
         made = op(
-            f"v{k}", *reads, nbytes=(nbytes, draw(st.sampled_from(sizes))) if kind == "two" else nbytes,
-            output=draw(st.integers(0, 3)) == 0, cost=draw(st.sampled_from([1.0, 2.0, 0.0])),
-            recomputable=draw(st.integers(0, 7)) > 0, **rules.get(kind, {}),
-        )  # fmt: skip
+            f"v{k}",
+            *reads,
+            nbytes=(nbytes, draw(st.sampled_from(sizes))) if kind == "two" else nbytes,
+            output=draw(st.integers(0, 3)) == 0,
+            cost=draw(st.sampled_from([1.0, 2.0, 0.0])),
+            recomputable=draw(st.integers(0, 7)) > 0,
+            **rules.get(kind, {}),
+        )
         try:
             Graph([*ops, made])
         except GraphError:  # a second update of one version, or of what is an output
@@ -135,7 +157,9 @@ def sparse_graphs(draw: Any) -> Graph:
     return Graph(ops)
 
 
-SMALL = st.one_of(sparse_graphs(), layered_digraphs(least=2, most=4).map(lower), simple_digraphs(most_ops=MOST_OPS).map(lower))
+SMALL = st.one_of(
+    sparse_graphs(), layered_digraphs(least=2, most=4).map(lower), simple_digraphs(most_ops=MOST_OPS).map(lower)
+)
 
 
 @given(graph=SMALL, percent=st.sampled_from([None, -1, 0, 10, 30, 60, 90]), pinned=st.booleans())

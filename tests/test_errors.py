@@ -11,7 +11,9 @@ from planner import InfeasibleBudget, PlannerError, ScheduleError, errors
 CASES = [
     ScheduleError("reads 'x', which was freed", step=3, op="a", value="x"),
     ScheduleError("op 'a' never ran", op="a"),
-    InfeasibleBudget("no plan fits", budget=1, minimum=5, peak_lower_bound=3, proven=True, binding_op="g", live=("a", "b")),
+    InfeasibleBudget(
+        "no plan fits", budget=1, minimum=5, peak_lower_bound=3, proven=True, binding_op="g", live=("a", "b")
+    ),
     errors.GraphError("node 'a' has no nbytes"),
 ]
 

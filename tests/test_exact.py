@@ -1,4 +1,6 @@
-"""The strategy "exact": optima of small graphs, and bounds of larger ones that no schedule in program order goes below."""
+"""The strategy "exact": optima of small graphs, and bounds of larger ones that no schedule in program order goes
+below.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ MANY = settings(max_examples=settings().max_examples * 2, suppress_health_check=
 
 #: `rematerialisation.md` 5, rows proved optimal for a fixed order; overhead in percent.
 PROVED = {
-    ("cm_vgg16", 0.9): 1.97, ("cm_vgg_unet", 0.8): 1.98, ("cm_vgg_unet", 0.6): 4.45, ("vgg16chain", 0.6): 0.01, ("vgg16chain", 0.5): 0.38,
+    ("cm_vgg16", 0.9): 1.97, ("cm_vgg_unet", 0.8): 1.98, ("cm_vgg_unet", 0.6): 4.45, ("vgg16chain", 0.6): 0.01,
+        ("vgg16chain", 0.5): 0.38,
     ("rl100", 0.9): 0.79,
 }  # fmt: skip
 
@@ -50,8 +53,9 @@ def outcome(problem: Problem) -> Proposal | InfeasibleBudget:
 @SOME
 @given(
     digraph=st.one_of(layered_digraphs(least=3, most=4, aliasing=False), simple_digraphs(most_ops=9)),
-    memory=memory_models(), percent=PERCENT,
-)  # fmt: skip
+    memory=memory_models(),
+    percent=PERCENT,
+)
 def test_small_graphs_are_solved_and_said_to_be(digraph: nx.DiGraph, memory: MemoryModel, percent: int) -> None:
     graph = lower(digraph)
     smallest = exact(Problem(graph, None, memory))
@@ -71,9 +75,12 @@ def test_small_graphs_are_solved_and_said_to_be(digraph: nx.DiGraph, memory: Mem
 
 @SOME
 @given(
-    digraph=st.one_of(layered_digraphs(), digraphs()), memory=memory_models(), percent=PERCENT,
-    order=st.sampled_from(["free", "pinned"]), limited=st.booleans(),
-)  # fmt: skip
+    digraph=st.one_of(layered_digraphs(), digraphs()),
+    memory=memory_models(),
+    percent=PERCENT,
+    order=st.sampled_from(["free", "pinned"]),
+    limited=st.booleans(),
+)
 def test_any_graph_has_a_plan_that_fits_and_a_bound_below_it(
     digraph: nx.DiGraph, memory: MemoryModel, percent: int, order: str, limited: bool
 ) -> None:
@@ -104,7 +111,9 @@ def test_any_graph_has_a_plan_that_fits_and_a_bound_below_it(
 
 
 @pytest.mark.parametrize("order", ["free", "pinned"])
-@pytest.mark.parametrize(("name", "budget"), [(name, budget) for name, costs in LEAST_COSTS.items() for budget in costs])
+@pytest.mark.parametrize(
+    ("name", "budget"), [(name, budget) for name, costs in LEAST_COSTS.items() for budget in costs]
+)
 def test_public_cases_are_proven(name: str, budget: int, order: str) -> None:
     graph = lower(cases.CASES[name].digraph())
     proposal = exact(Problem(graph, budget, order=order))  # type: ignore[arg-type]
@@ -137,15 +146,21 @@ def test_a_proof_can_be_had_again_and_none_of_a_dearer_plan(name: str, budget: i
     assert not proves(problem, smallest, bound=LEAST_COSTS[name][budget] + 1)
 
 
-# ------------------------------------------------------------------------------------------------ the mixed-integer program
+# ------------------------------------------------------------------------------------------------ the mixed-integer
+# program
 
 
 @MANY
 @given(
-    digraph=st.one_of(layered_digraphs(least=3, most=6, aliasing=False), simple_digraphs(most_ops=9), layered_digraphs(), digraphs()),
-    memory=memory_models(), percent=PERCENT,
-)  # fmt: skip
-def test_no_schedule_in_program_order_is_below_the_stages(digraph: nx.DiGraph, memory: MemoryModel, percent: int) -> None:
+    digraph=st.one_of(
+        layered_digraphs(least=3, most=6, aliasing=False), simple_digraphs(most_ops=9), layered_digraphs(), digraphs()
+    ),
+    memory=memory_models(),
+    percent=PERCENT,
+)
+def test_no_schedule_in_program_order_is_below_the_stages(
+    digraph: nx.DiGraph, memory: MemoryModel, percent: int
+) -> None:
     pytest.importorskip("highspy")
     graph = lower(digraph)
     budget = budget_of(graph, memory, percent)
@@ -164,9 +179,12 @@ def test_no_schedule_in_program_order_is_below_the_stages(digraph: nx.DiGraph, m
 
 @MANY
 @given(
-    digraph=st.one_of(layered_digraphs(least=3, most=6, aliasing=False), simple_digraphs(most_ops=9), layered_digraphs(), digraphs()),
-    memory=memory_models(), percent=PERCENT,
-)  # fmt: skip
+    digraph=st.one_of(
+        layered_digraphs(least=3, most=6, aliasing=False), simple_digraphs(most_ops=9), layered_digraphs(), digraphs()
+    ),
+    memory=memory_models(),
+    percent=PERCENT,
+)
 def test_every_schedule_in_program_order_is_a_solution_of_the_stages_at_no_more_than_its_cost(
     digraph: nx.DiGraph, memory: MemoryModel, percent: int
 ) -> None:
@@ -197,7 +215,9 @@ def test_the_stages_of_the_public_cases(name: str) -> None:
         assert solved.solved
         assert solved.extra_cost <= cost - naive_cost(graph, keep_all(graph))
         if (name, budget) != ("C1", 3) and solved.sequence is not None:
-            assert list(dict.fromkeys(solved.sequence.tolist())) == [k for k, o in enumerate(graph.ops) if not o.resident]
+            assert list(dict.fromkeys(solved.sequence.tolist())) == [
+                k for k, o in enumerate(graph.ops) if not o.resident
+            ]
 
 
 @pytest.mark.parametrize(("name", "fraction"), PROVED)
@@ -214,7 +234,11 @@ def test_rows_proved_elsewhere_for_a_fixed_order_are_proved_here(name: str, frac
     assert proposal.optimal == "cost at this budget, order pinned"
     assert proposal.cost_lower_bound == trace.cost
     assert abs(100 * (trace.cost / kept[1] - 1) - PROVED[name, fraction]) <= 0.006
-    assert proves(Problem(graph, int(fraction * kept[0]), order="pinned"), proposal.schedule, bound=proposal.cost_lower_bound or 0.0)
+    assert proves(
+        Problem(graph, int(fraction * kept[0]), order="pinned"),
+        proposal.schedule,
+        bound=proposal.cost_lower_bound or 0.0,
+    )
 
 
 def test_where_each_op_waits_for_the_one_before_the_proof_holds_for_any_order(shared: Path) -> None:
@@ -242,7 +266,9 @@ def wide(count: int = 20) -> Graph:
     return Graph(ops)
 
 
-def test_without_highspy_small_graphs_are_solved_and_larger_ones_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_highspy_small_graphs_are_solved_and_larger_ones_name_the_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "highspy", None)
     graph = lower(cases.C1.digraph())
     assert exact(Problem(graph, 4, order="pinned")).optimal
@@ -285,9 +311,15 @@ def test_interrupting_keeps_the_best_plan(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_names_that_share_storages_are_not_modelled_and_nothing_is_claimed_of_them() -> None:
-    view = [op("a", nbytes=8), Op("v", (Tensor("v", 8),), reads=("a",), view=((0, 0, 0),)), op("b", "v", nbytes=8, output=True)]
+    view = [
+        op("a", nbytes=8),
+        Op("v", (Tensor("v", 8),), reads=("a",), view=((0, 0, 0),)),
+        op("b", "v", nbytes=8, output=True),
+    ]
     assert not compile_program(Graph(view), MemoryModel(), pinned=True).plain
-    assert compile_program(Graph([op("a", nbytes=8), op("b", "a", nbytes=8, output=True)]), MemoryModel(), pinned=True).plain
+    assert compile_program(
+        Graph([op("a", nbytes=8), op("b", "a", nbytes=8, output=True)]), MemoryModel(), pinned=True
+    ).plain
 
 
 def test_optimize_takes_it_by_name() -> None:

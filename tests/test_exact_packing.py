@@ -1,4 +1,6 @@
-"""The packer without waste: optimal where it can be checked, never an overlap, never below what is live, and its bound proven."""
+"""The packer without waste: optimal where it can be checked, never an overlap, never below what is live, and its bound
+proven.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,11 @@ def small_sets(draw: Callable[..., Any]) -> list[Row]:
         nbytes, alignment = draw(st.integers(0, 7)), draw(st.sampled_from([1, 1, 2, 4, 3]))
         fixed = draw(st.sampled_from([-1, -1, -1, 0, 1, 2, 5])) * alignment
         fixed = max(fixed, -1)
-        meets = [r for r in rows if r[4] >= 0 and r[1] < end and start < r[2] and r[4] < fixed + nbytes and fixed < r[4] + r[0]]
+        meets = [
+            r
+            for r in rows
+            if r[4] >= 0 and r[1] < end and start < r[2] and r[4] < fixed + nbytes and fixed < r[4] + r[0]
+        ]
         rows.append((nbytes, start, end, alignment, -1 if meets else fixed))
     return rows
 
@@ -110,7 +116,9 @@ def large_sets(draw: Callable[..., Any]) -> list[Row]:
 
 @settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(rows=large_sets(), seed=st.integers(0, 3))
-def test_no_two_buffers_share_a_byte_at_a_step_and_the_same_seed_gives_the_same_offsets(rows: list[Row], seed: int) -> None:
+def test_no_two_buffers_share_a_byte_at_a_step_and_the_same_seed_gives_the_same_offsets(
+    rows: list[Row], seed: int
+) -> None:
     packing = pack(intervals_of(rows), effort=0.01, seed=seed)
     check(rows, packing)
     again = pack(intervals_of(rows), effort=0.01, seed=seed)

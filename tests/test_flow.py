@@ -1,4 +1,6 @@
-"""Minimum cuts against networkx and brute force; what the network says of storages against the slow twin of the memory rules."""
+"""Minimum cuts against networkx and brute force; what the network says of storages against the slow twin of the memory
+rules.
+"""
 
 from __future__ import annotations
 
@@ -56,12 +58,17 @@ class Flow:
         self.sink, self.excess = np.array(sink, dtype=np.int64), np.array(source, dtype=np.int64)
         self.taken = self.sink.copy()
         self.scratch = (
-            np.empty(nodes, np.int64), np.empty(nodes, np.int64), np.empty((2, nodes + 2), np.int64), np.empty((3, nodes + 2), np.int64),
-        )  # fmt: skip
+            np.empty(nodes, np.int64),
+            np.empty(nodes, np.int64),
+            np.empty((2, nodes + 2), np.int64),
+            np.empty((3, nodes + 2), np.int64),
+        )
 
     def run(self, most_work: int = 10**9) -> tuple[int, set[int]]:
         """Flow to the sink, and the nodes on the source's side."""
-        while not flow.push(self.first, self.to, self.mate, self.residual, self.sink, self.excess, *self.scratch, most_work):
+        while not flow.push(
+            self.first, self.to, self.mate, self.residual, self.sink, self.excess, *self.scratch, most_work
+        ):
             pass
         return int((self.taken - self.sink).sum()), set(np.flatnonzero(self.scratch[1] > len(self.sink)).tolist())
 
@@ -85,14 +92,22 @@ def test_the_flow_is_the_least_cut_over_all_subsets_and_that_of_networkx(given_:
 def networkx_value(nodes: int, arcs: Arcs, source: Sequence[int], sink: Sequence[int]) -> int:
     graph = nx.DiGraph()
     graph.add_nodes_from(["s", "t"])
-    for tail, head, cap in [*arcs, *(("s", k, c) for k, c in enumerate(source)), *((k, "t", c) for k, c in enumerate(sink))]:
+    for tail, head, cap in [
+        *arcs,
+        *(("s", k, c) for k, c in enumerate(source)),
+        *((k, "t", c) for k, c in enumerate(sink)),
+    ]:
         known = graph.get_edge_data(tail, head, {"capacity": 0})["capacity"]
         graph.add_edge(tail, head, capacity=known + cap)
     return nx.maximum_flow_value(graph, "s", "t")
 
 
 @QUICK
-@given(given_=networks(most=40), raised=st.lists(st.integers(0, 9), min_size=200, max_size=200), most_work=st.sampled_from([1, 10**9]))
+@given(
+    given_=networks(most=40),
+    raised=st.lists(st.integers(0, 9), min_size=200, max_size=200),
+    most_work=st.sampled_from([1, 10**9]),
+)
 def test_a_flow_goes_on_from_where_it_was_when_capacities_rise(given_: Any, raised: list[int], most_work: int) -> None:
     nodes, arcs, source, sink = given_
     warm = Flow(nodes, arcs, source, sink)
@@ -105,7 +120,8 @@ def test_a_flow_goes_on_from_where_it_was_when_capacities_rise(given_: Any, rais
     assert warm.run(most_work)[0] == expected
 
 
-# ------------------------------------------------------------------------------------------------ before, after, holders
+# ------------------------------------------------------------------------------------------------ before, after,
+# holders
 
 
 @QUICK
@@ -146,9 +162,13 @@ def test_values_of_different_holders_are_never_on_one_storage(digraph: nx.DiGrap
 
 @QUICK
 @given(digraph=GRAPHS, memory=memory_models(), data=st.data())
-def test_no_step_of_any_schedule_takes_less_than_its_working_set(digraph: nx.DiGraph, memory: MemoryModel, data: st.DataObject) -> None:
+def test_no_step_of_any_schedule_takes_less_than_its_working_set(
+    digraph: nx.DiGraph, memory: MemoryModel, data: st.DataObject
+) -> None:
     graph = lower(digraph)
-    working = dict(zip((op.name for op in graph.ops), storages(encode(graph, memory).arrays).working_bytes.tolist(), strict=True))
+    working = dict(
+        zip((op.name for op in graph.ops), storages(encode(graph, memory).arrays).working_bytes.tolist(), strict=True)
+    )
     schedule = data.draw(schedules(graph))
     for name, nbytes in zip(schedule.computes, naive_timeline(graph, schedule, memory=memory), strict=True):
         assert working[name] <= nbytes
@@ -167,11 +187,17 @@ def cheapest_choice(graph: Graph, instant: Instant, row: int, price: Fraction) -
     index = {name: v for v, name in enumerate(graph.tensors)}
     maker = [int(k) for k in arrays.producer]
     at_hand = {int(holder[index[v]]) for v in graph.ops[row].reads}
-    asked = {index[v] for k, op in enumerate(graph.ops) if after[k] for v in op.reads} | {index[v] for v in graph.outputs}
+    asked = {index[v] for k, op in enumerate(graph.ops) if after[k] for v in op.reads} | {
+        index[v] for v in graph.outputs
+    }
     wanted = {int(holder[v]) for v in asked if not after[maker[v]]} - at_hand - {-1}
-    candidates = [k for k, op in enumerate(graph.ops) if not op.resident and not after[k] and (op.recomputable or not before[k])]
+    candidates = [
+        k for k, op in enumerate(graph.ops) if not op.resident and not after[k] and (op.recomputable or not before[k])
+    ]
     best: Fraction | None = None
-    for chosen in itertools.chain.from_iterable(itertools.combinations(candidates, k) for k in range(len(candidates) + 1)):
+    for chosen in itertools.chain.from_iterable(
+        itertools.combinations(candidates, k) for k in range(len(candidates) + 1)
+    ):
         demanded = wanted | {int(holder[index[v]]) for k in chosen for v in graph.ops[k].reads} - at_hand - {-1}
         live = sum(int(shared.holder_bytes[h]) for h in demanded if maker[h] not in chosen)
         cost = sum(int(shared.step_cost[k]) for k in chosen if before[k])
@@ -215,7 +241,9 @@ def test_an_unrolled_run_reads_the_newest_instances(digraph: nx.DiGraph, data: s
     graph = lower(digraph)
     arrays = encode(graph, MemoryModel()).arrays
     index = {op.name: k for k, op in enumerate(graph.ops)}
-    runs = [k for k, op in enumerate(graph.ops) if op.resident] + [index[name] for name in data.draw(op_sequences(graph))]
+    runs = [k for k, op in enumerate(graph.ops) if op.resident] + [
+        index[name] for name in data.draw(op_sequences(graph))
+    ]
     values = sum(len(graph.ops[k].outputs) for k in runs)
     out_ptr, read_ptr = np.empty((2, len(runs) + 1), dtype=np.int64)
     read_value = np.empty(sum(len(graph.ops[k].reads) for k in runs), dtype=np.int64)
@@ -241,7 +269,9 @@ def test_an_unrolled_run_reads_the_newest_instances(digraph: nx.DiGraph, data: s
 
 @QUICK
 @given(digraph=GRAPHS, room=st.integers(0, 60), data=st.data())
-def test_restoring_keeps_within_the_room_and_counts_what_is_live(digraph: nx.DiGraph, room: int, data: st.DataObject) -> None:
+def test_restoring_keeps_within_the_room_and_counts_what_is_live(
+    digraph: nx.DiGraph, room: int, data: st.DataObject
+) -> None:
     graph = lower(digraph)
     row = data.draw(st.sampled_from([k for k, op in enumerate(graph.ops) if not op.resident]))
     instant = first_run(storages(encode(graph, MemoryModel()).arrays), row)
@@ -253,7 +283,15 @@ def test_restoring_keeps_within_the_room_and_counts_what_is_live(digraph: nx.DiG
     again = before.copy()
     order = np.array(data.draw(st.permutations(np.flatnonzero(before).tolist())), dtype=np.int64)
     live = unroll.restore(
-        arrays, holder, shared.holder_bytes, instant.needed, at_hand, again, order, np.empty(len(holder), dtype=np.int64), room
+        arrays,
+        holder,
+        shared.holder_bytes,
+        instant.needed,
+        at_hand,
+        again,
+        order,
+        np.empty(len(holder), dtype=np.int64),
+        room,
     )
 
     def counted(again: Any) -> int:

@@ -1,4 +1,6 @@
-"""`estimate`: every number against `shared/cases.md`, `shared/original.md` section 4, `shared/golden.md`, or a count by hand."""
+"""`estimate`: every number against `shared/cases.md`, `shared/original.md` section 4, `shared/golden.md`, or a count by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,13 @@ def c6(optimizer: str = "adam", layers: int = 100) -> nx.DiGraph:
         graph.add_edge(f"used{k}", f"g{k}")
     for k in range(layers):
         own = tuple((2 + i, 1 + i) for i in range(len(states)))
-        graph.add_node(f"w{k}.update", nbytes=(sizes[k],) * (1 + len(states)), phase="update", updates=((0, 0), *own), recomputable=False)
+        graph.add_node(
+            f"w{k}.update",
+            nbytes=(sizes[k],) * (1 + len(states)),
+            phase="update",
+            updates=((0, 0), *own),
+            recomputable=False,
+        )
         for place, name in enumerate((f"w{k}", f"g{k}", *(f"w{k}.{state}" for state in states))):
             graph.add_edge(name, f"w{k}.update", reads=(0,), at=(place,))
         graph.add_edge("g0", f"w{k}.update", **({"reads": (), "at": ()} if k else {"reads": (0,), "at": (1,)}))
@@ -65,8 +73,12 @@ def test_c6_the_multi_tensor_step_is_the_peak() -> None:
     assert found.phase == "update"
     assert found.later.phase("forward").peak_bytes == 3 * W + A == 5_151_919_584
     assert found.components == {
-        **dict.fromkeys(COMPONENTS, 0), "parameters": W, "gradients": W, "optimizer_state": 2 * W, "workspace": W,
-    }  # fmt: skip
+        **dict.fromkeys(COMPONENTS, 0),
+        "parameters": W,
+        "gradients": W,
+        "optimizer_state": 2 * W,
+        "workspace": W,
+    }
 
 
 def test_c6_the_per_tensor_step_leaves_the_end_of_forward_as_the_peak() -> None:
@@ -141,7 +153,9 @@ def c8() -> nx.DiGraph:
         ("y", "Gelu", ("r2",), {"inplace": ((0, 0),)}),
     )
     for name, op, reads, more in rows:
-        graph.add_node(name, nbytes=8 * MIB, op=op, phase="forward", output=name in ("c1", "r1", "c2", "r2", "y"), **more)
+        graph.add_node(
+            name, nbytes=8 * MIB, op=op, phase="forward", output=name in ("c1", "r1", "c2", "r2", "y"), **more
+        )
         for place, value in enumerate(reads):
             graph.add_edge(value, name, reads=(0,), at=(place,))
     return graph
@@ -155,7 +169,9 @@ def test_c8_takes_five_buffers_and_its_peak_at_the_end_of_forward_is_40_mib() ->
 
 def test_c4_one_layer_applied_100_times_counts_its_weight_once() -> None:
     found = estimate(zoo.mlp([1024] * 101, batch=10240, tied=True, relu=False))
-    assert found.later.phase("forward").peak_bytes == 101 * 10240 * 1024 * 4 + 1024 * 1024 * 4 + 1024 * 4 == 4_240_445_440
+    assert (
+        found.later.phase("forward").peak_bytes == 101 * 10240 * 1024 * 4 + 1024 * 1024 * 4 + 1024 * 4 == 4_240_445_440
+    )
     assert found.by_dtype["parameters"] == {"float32": 4_198_400}
     assert found.later.phase("update").components["gradients"] == 4_198_400
 
@@ -194,7 +210,8 @@ def test_the_mnist_net_takes_9_74_mib_and_a_batch_of_128_takes_64_57_and_not_60_
 
 
 def test_the_worked_question_takes_742_93_mib_and_not_742_34() -> None:
-    # The source doubles a rounded 2.03 MiB. Its parts: parameters x3, inputs of a batch, activations and their gradients.
+    # The source doubles a rounded 2.03 MiB. Its parts: parameters x3, inputs of a batch, activations and their
+    # gradients.
     assert round(3 * 4 * 19_072_984 / MIB, 2) == 218.27
     assert round(128 * 9000 * 4 / MIB, 2) == 4.39
     assert round(rule_of_thumb(19_072_984, 532_752, batch=128, inputs=9000) / MIB, 2) == 742.93
@@ -252,10 +269,16 @@ def test_im2col_is_workspace_of_the_convolution_and_of_its_backward() -> None:
     plain, unfolded = estimate(graph), estimate(graph, lowering=True)
     assert unfolded.peak_bytes - plain.peak_bytes == 4 * 27 * 28 * 28 == unfolded.components["workspace"]
     step = planner.lower(zoo.resnet((1, 1), batch=2, image=32, classes=10))
-    assert im2col_bytes(step, step.op_named["stage1.block1.conv2.bwd"]) == im2col_bytes(step, step.op_named["stage1.block1.conv2"]) > 0
+    assert (
+        im2col_bytes(step, step.op_named["stage1.block1.conv2.bwd"])
+        == im2col_bytes(step, step.op_named["stage1.block1.conv2"])
+        > 0
+    )
 
 
-@pytest.mark.parametrize(("optimizer", "factor"), [("sgd", 2), ("momentum", 3), ("adagrad", 3), ("rmsprop", 3), ("adam", 4), ("adamw", 4)])
+@pytest.mark.parametrize(
+    ("optimizer", "factor"), [("sgd", 2), ("momentum", 3), ("adagrad", 3), ("rmsprop", 3), ("adam", 4), ("adamw", 4)]
+)
 def test_parameters_gradients_and_states_are_2_3_or_4_times_the_parameter_bytes(optimizer: str, factor: int) -> None:
     found = estimate(zoo.mlp([64, 32, 8], batch=2), optimizer=optimizer, rule="cs231n")
     held = found.later.phase("update").components
@@ -297,7 +320,9 @@ GRAPHS = {
     "resnet": lambda: zoo.resnet((1, 1), batch=2, image=32, classes=10, optimizer="momentum"),
     "gpt": lambda: zoo.gpt(2, batch=2, tokens=16, hidden=16, heads=2, vocabulary=101, optimizer="adam"),
     "gpt16": lambda: zoo.gpt(1, batch=2, tokens=16, hidden=16, heads=2, vocabulary=101, dtype="bfloat16"),
-    "masters": lambda: zoo.gpt(1, batch=2, tokens=8, hidden=8, heads=2, vocabulary=31, dtype="bfloat16", master_weights=True),
+    "masters": lambda: zoo.gpt(
+        1, batch=2, tokens=8, hidden=8, heads=2, vocabulary=31, dtype="bfloat16", master_weights=True
+    ),
     "lstm": lambda: zoo.lstm(3, batch=2, layers=1, hidden=4, features=3, classes=5),
     "tied": lambda: zoo.mlp([8, 8, 8, 8], batch=2, tied=True, relu=False),
     "unet": lambda: zoo.unet(2, batch=1, image=32, padding=1),
@@ -333,7 +358,9 @@ def test_components_add_up_to_the_peak_of_every_phase(name: str, options: dict[s
 
 
 @given(graph=digraphs(), memory=memory_models())
-def test_the_estimate_of_any_graph_is_the_judges_and_its_components_add_up(graph: nx.DiGraph, memory: MemoryModel) -> None:
+def test_the_estimate_of_any_graph_is_the_judges_and_its_components_add_up(
+    graph: nx.DiGraph, memory: MemoryModel
+) -> None:
     program = planner.lower(graph)
     assume(any(not op.resident for op in program.ops))
     found = estimate(program, memory=memory)
@@ -443,7 +470,9 @@ def test_the_logits_and_their_gradients_are_the_loss_tail() -> None:
 
 
 @pytest.mark.parametrize("chunks", [2, 4, 8])
-def test_the_peak_promised_for_a_chunked_loss_is_within_5_percent_of_the_least_plan_of_the_chunked_model(chunks: int) -> None:
+def test_the_peak_promised_for_a_chunked_loss_is_within_5_percent_of_the_least_plan_of_the_chunked_model(
+    chunks: int,
+) -> None:
     size: dict[str, Any] = {"batch": 4, "tokens": 256, "hidden": 256, "heads": 4, "vocabulary": 50257}
     tail = estimate(zoo.gpt(2, **size)).tail
     assert tail is not None
@@ -467,7 +496,16 @@ def test_activations_that_live_through_an_update_are_not_in_the_floor() -> None:
     graph.add_edge("u1", "used", reads=(), at=())
     found = estimate(graph)
     # Keep-all takes 130 at the update. Without `large` there, which runs again after it, no step takes more than 121.
-    again = [Compute("large"), Free("large"), Compute("g1"), Compute("u1"), Free("g1"), Compute("large"), Compute("used"), Free("large")]
+    again = [
+        Compute("large"),
+        Free("large"),
+        Compute("g1"),
+        Compute("u1"),
+        Free("g1"),
+        Compute("large"),
+        Compute("used"),
+        Free("large"),
+    ]
     assert found.later.phase("update").peak_bytes == 130
     assert found.floor_bytes == planner.simulate(graph, Schedule.of(again)).peak_bytes == 121
     assert found.floor_phase == "backward"
@@ -583,7 +621,16 @@ def test_the_command_prints_the_footprint_of_one_batch_in_full(run: Any) -> None
     code, out, _ = run("resnet:1-1", "--batch", 2, "--dim", "image=32", "--optimizer", "rmsprop", "--rule", "cs231n")
     assert code == 0
     assert str(estimate(zoo.resnet((1, 1), batch=2, image=32), optimizer="rmsprop", rule="cs231n")) in out
-    for word in ("forward", "loss", "backward", "update", "optimizer state", "loss tail", "Rule of thumb", "Not counted"):
+    for word in (
+        "forward",
+        "loss",
+        "backward",
+        "update",
+        "optimizer state",
+        "loss tail",
+        "Rule of thumb",
+        "Not counted",
+    ):
         assert word in out
 
 

@@ -1,4 +1,6 @@
-"""papers/golden.md is complete and honest; and the sizes, worked examples and options of `estimate` that no other file holds."""
+"""papers/golden.md is complete and honest; and the sizes, worked examples and options of `estimate` that no other file
+holds.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ MIB = 2**20
 ACTIVATIONS = MemoryModel("activations")
 
 
-# --- the table -------------------------------------------------------------------------------------------------------------
+# --- the table
+# -------------------------------------------------------------------------------------------------------------
 
 
 def rows() -> list[list[str]]:
@@ -46,7 +49,11 @@ def rows() -> list[list[str]]:
 
 def functions_of(name: str) -> set[str]:
     """Test functions of a file."""
-    return {node.name for node in ast.parse((TESTS / name).read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)}
+    return {
+        node.name
+        for node in ast.parse((TESTS / name).read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef)
+    }
 
 
 NAMED = re.compile(r"`(test_\w+\.py)::(\w+)`")
@@ -88,7 +95,8 @@ def test_every_number_of_the_notes_is_in_the_table(shared: Path) -> None:
     assert found - table == set()
 
 
-# --- sizes of well-known models ----------------------------------------------------------------------------------------------
+# --- sizes of well-known models
+# ----------------------------------------------------------------------------------------------
 
 
 def of_kind(graph: nx.DiGraph, kind: str) -> int:
@@ -127,14 +135,16 @@ def test_the_stablehlo_text_of_resnet50_has_the_convolutions_of_v1(shared: Path)
 def test_keras_and_caffe_count_biases_and_statistics_that_ours_has_not() -> None:
     graph = zoo.resnet(50, batch=1, training=False)
     biases = sum(graph.nodes[n]["shape"][1] for n in convolutions(graph))
-    assert of_kind(graph, "parameter") + biases + of_kind(graph, "state") == 25_636_712  # Keras: all convolutions have a bias
+    # Keras: all convolutions have a bias
+    assert of_kind(graph, "parameter") + biases + of_kind(graph, "state") == 25_636_712
     assert graph.nodes["stem.conv"]["shape"][1] == 64  # Caffe: only the first has, 25,557,096
 
 
 def test_resnet50_and_vgg19_have_as_many_outputs_as_their_onnx_files() -> None:
     resnet = zoo.resnet(50, batch=1)
     layers = of_op(resnet, "Conv", "BatchNormalization", "Relu", "Add", "MaxPool", "GlobalAveragePool", "Gemm")
-    assert layers + elements(resnet, "head.flatten") + 1_000 == 37_562_832  # a reshape, and a softmax that is part of our loss
+    # a reshape, and a softmax that is part of our loss
+    assert layers + elements(resnet, "head.flatten") + 1_000 == 37_562_832
     vgg = zoo.vgg(19, batch=1)
     ops = ("Conv", "Relu", "MaxPool", "Gemm", "Flatten", "Dropout")
     assert 1 + sum(1 for _, a in vgg.nodes(data=True) if a.get("op") in ops and a["phase"] == "forward") == 46
@@ -152,7 +162,8 @@ def test_vgg16_takes_60_950_432_bytes_and_not_96_million() -> None:
     assert round(found.rule.parameters_bytes / MIB, 1) == 527.8
 
 
-# --- worked examples in circulation --------------------------------------------------------------------------------------------
+# --- worked examples in circulation
+# --------------------------------------------------------------------------------------------
 
 
 def weight_layers(graph: nx.DiGraph) -> int:
@@ -164,10 +175,14 @@ def weight_layers(graph: nx.DiGraph) -> int:
     return max(depth.values())
 
 
-@pytest.mark.parametrize(("name", "layers"), [("bvlc_alexnet", 8), ("vgg19", 19), ("inception_v1", 22), ("resnet50", 50)])
+@pytest.mark.parametrize(
+    ("name", "layers"), [("bvlc_alexnet", 8), ("vgg19", 19), ("inception_v1", 22), ("resnet50", 50)]
+)
 def test_depth_counts_layers_with_weights(shared: Path, name: str, layers: int) -> None:
     pytest.importorskip("onnx")
-    assert weight_layers(planner.from_onnx(shared / f"data/graphs/onnx_light/light_{name}.onnx", training=False)) == layers
+    assert (
+        weight_layers(planner.from_onnx(shared / f"data/graphs/onnx_light/light_{name}.onnx", training=False)) == layers
+    )
 
 
 def test_the_zoo_has_the_depths_of_its_names() -> None:
@@ -189,7 +204,11 @@ def test_the_parts_of_the_mnist_net_and_where_60_5_comes_from() -> None:
 def test_where_742_34_comes_from() -> None:
     assert round(218.27 + 4.39 + 128 * 4.06, 2) == 742.34
     exact = rule_of_thumb(19_072_984, 532_752, batch=128, inputs=9_000)
-    assert [round(4 * elements / MIB, 3) for elements in (532_752, 3 * 19_072_984, 128 * 9_000)] == [2.032, 218.273, 4.395]
+    assert [round(4 * elements / MIB, 3) for elements in (532_752, 3 * 19_072_984, 128 * 9_000)] == [
+        2.032,
+        218.273,
+        4.395,
+    ]
     assert round(4 * 128 * 532_752 / MIB, 3) == 260.133
     once = 4 * (3 * 19_072_984 + 128 * 9_000 + 532_752)
     assert round(once / MIB, 4) == 224.6998
@@ -249,10 +268,13 @@ def test_resnet50_recomputed_by_the_original_saves_2_8_5_4_or_7_5_times_and_4_is
     for stages in ((3, 4, 6, 3), (3, 8, 36, 3)):
         model = zoo.mxnet_resnet(stages, batch=32)
         graph = planner.lower(model)
-        plan = planner.optimize(graph, strategy="memonger", allocator="nnvm", memory=ACTIVATIONS).report.plan.arena_bytes
+        plan = planner.optimize(
+            graph, strategy="memonger", allocator="nnvm", memory=ACTIVATIONS
+        ).report.plan.arena_bytes
         schedule = planner.optimize(graph, "100%", allocator=None, memory=ACTIVATIONS).schedule
         sharing, inplace = (
-            planner.allocate(graph, schedule, allocator=partial(nnvm, match_range=r), memory=ACTIVATIONS).arena_bytes for r in (16, 0)
+            planner.allocate(graph, schedule, allocator=partial(nnvm, match_range=r), memory=ACTIVATIONS).arena_bytes
+            for r in (16, 0)
         )
         sizes = [sharing, inplace, internal_bytes(model)]
         ratios[stages] = [round(nbytes / plan, 1) for nbytes in sizes]
@@ -282,12 +304,14 @@ def test_the_cards_of_the_notes_and_one_input_batch() -> None:
     assert {name: DEVICE_BYTES[name] // 2**30 for name in ("titanx", "gtx1080ti")} == {"titanx": 12, "gtx1080ti": 11}
     found = estimate(zoo.vgg(16, batch=128, training=False))
     assert found.components["inputs"] == 128 * 3 * 224 * 224 * 4
-    # Parameters three times and activations twice are 1.78 GB for one image; 128 of them have 7.8 GB of activations alone.
+    # Parameters three times and activations twice are 1.78 GB for one image; 128 of them have 7.8 GB of activations
+    # alone.
     assert estimate(zoo.vgg(16, batch=1)).fits("3GiB")
     assert not estimate(zoo.vgg(16, batch=128)).fits("6GiB")
 
 
-# --- public cases ----------------------------------------------------------------------------------------------------------
+# --- public cases
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_case_c4_in_1_gib_costs_278_runs() -> None:
@@ -306,7 +330,8 @@ def test_case_c8_has_5_buffers_for_its_7_values() -> None:
     assert sum(buffer.nbytes for buffer in plan.allocation.buffers) == 40
 
 
-# --- the commands ----------------------------------------------------------------------------------------------------------
+# --- the commands
+# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -336,10 +361,16 @@ STEPS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
     (("--micro-batches", "3"), {"micro_batches": 3}),
     (("--gradients", "zeroed"), {"gradients": "zeroed"}),
     *((("--update", update), {"update": update}) for update in ("fused", "per-tensor", "multi-tensor")),
-    *((("--optimizer", name), {"optimizer": name}) for name in ("sgd", "momentum", "adagrad", "rmsprop", "adam", "adamw")),
+    *(
+        (("--optimizer", name), {"optimizer": name})
+        for name in ("sgd", "momentum", "adagrad", "rmsprop", "adam", "adamw")
+    ),
     (("--master-weights", "--optimizer", "adam"), {"master_weights": True, "optimizer": "adam"}),
     (("--lowering", "--rule", "cs231n"), {"lowering": True, "rule": "cs231n"}),
-    (("--scope", "activations", "--alignment", "512", "--reserve", "1MiB"), {"memory": MemoryModel("activations", 512, MIB)}),
+    (
+        ("--scope", "activations", "--alignment", "512", "--reserve", "1MiB"),
+        {"memory": MemoryModel("activations", 512, MIB)},
+    ),
 ]
 MODEL = """
 from planner import zoo
@@ -366,7 +397,9 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("modules")
 @pytest.mark.parametrize(("arguments", "options"), STEPS, ids=str)
-def test_the_command_takes_each_option_of_a_step(answer: Any, arguments: tuple[str, ...], options: dict[str, Any]) -> None:
+def test_the_command_takes_each_option_of_a_step(
+    answer: Any, arguments: tuple[str, ...], options: dict[str, Any]
+) -> None:
     graphs = {
         "net": partial(zoo.gpt, 1, tokens=8, hidden=8, heads=2, vocabulary=31, dtype="bfloat16"),
         "image": partial(zoo.resnet, (1,), image=32, classes=10),
@@ -389,7 +422,9 @@ def test_the_command_estimates_inference(answer: Any) -> None:
 
 @pytest.mark.usefixtures("modules")
 def test_a_forward_graph_of_the_users_becomes_the_training_step_of_an_optimizer(answer: Any) -> None:
-    printed = answer("estimate", "golden_models:forward", "--batch", "2", "--optimizer", "adam", "--fits", "3GiB", "--largest-batch")
+    printed = answer(
+        "estimate", "golden_models:forward", "--batch", "2", "--optimizer", "adam", "--fits", "3GiB", "--largest-batch"
+    )
     forward = partial(zoo.vgg, 16, image=32, training=False)
     found = estimate(forward(batch=2), optimizer="adam")
     assert found.training
@@ -398,15 +433,21 @@ def test_a_forward_graph_of_the_users_becomes_the_training_step_of_an_optimizer(
     assert fits == [True, False]
 
 
-def test_inference_with_an_optimizer_is_a_usage_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["planner", "estimate", "vgg:16", "--batch", "1", "--inference", "--optimizer", "adam"])
+def test_inference_with_an_optimizer_is_a_usage_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        sys, "argv", ["planner", "estimate", "vgg:16", "--batch", "1", "--inference", "--optimizer", "adam"]
+    )
     with pytest.raises(SystemExit) as exit_info:
         cli.main()
     assert exit_info.value.code == 2
     assert capsys.readouterr().err.startswith("error: --inference has no update")
 
 
-@pytest.mark.parametrize(("device", "verdicts"), [("t4", [True, False]), ("16GiB", [True, False]), ("16MB", [True, False])])
+@pytest.mark.parametrize(
+    ("device", "verdicts"), [("t4", [True, False]), ("16GiB", [True, False]), ("16MB", [True, False])]
+)
 def test_each_row_has_a_verdict_for_a_device_by_name_or_size(answer: Any, device: str, verdicts: list[bool]) -> None:
     """The input of ten million rows is 41 GB; of one row, all is the 4.2 MB of parameters and as much of gradients."""
     printed = answer("estimate", "mlp:1024-1024", "--batch", "1,10000000", "--fits", device)["rows"]

@@ -50,17 +50,23 @@ BAD = {
     "update out of range": Bad((X, op("u", "x", updates=((0, 2),))), ("'u'", "updates", "(0, 2)")),
     "in-place out of range": Bad((X, op("i", "x", inplace=((3, 0, False),))), ("'i'", "inplace", "(3, 0, False)")),
     "output viewed twice": Bad((X, op("y"), op("v", "x", "y", view=((0, 0, 0), (1, 0, 0)))), ("'v'", "two storages")),
-    "view and update": Bad((X, op("y"), op("v", "x", "y", view=((0, 0, 0),), updates=((1, 0),))), ("'v'", "two storages")),
+    "view and update": Bad(
+        (X, op("y"), op("v", "x", "y", view=((0, 0, 0),), updates=((1, 0),))), ("'v'", "two storages")
+    ),
     "input updated twice": Bad((X, op("u", "x", nbytes=(8, 8), updates=((0, 0), (0, 1)))), ("'u'", "input 0", "twice")),
     "read of an overwritten resident": Bad((X, op("u", "x", updates=((0, 0),)), op("a", "x")), ("'a'", "'x'", "'u'")),
-    "read of an overwritten value": Bad((op("z"), op("u", "z", updates=((0, 0),)), op("a", "u", "z")), ("'a'", "'z'", "'u'")),
+    "read of an overwritten value": Bad(
+        (op("z"), op("u", "z", updates=((0, 0),)), op("a", "u", "z")), ("'a'", "'z'", "'u'")
+    ),
     "read of an overwritten view": Bad(
         (op("z"), op("v", "z", view=((0, 0, 0),)), op("u", "z", updates=((0, 0),)), op("a", "v")), ("'a'", "'v'", "'u'")
     ),
     "base overwritten through its view": Bad(
         (X, op("v", "x", view=((0, 0, 0),)), op("u", "v", updates=((0, 0),)), op("a", "x")), ("'a'", "'x'", "'u'")
     ),
-    "update of an older version": Bad((X, op("u", "x", updates=((0, 0),)), op("w", "x", updates=((0, 0),))), ("'w'", "'x'", "'u'")),
+    "update of an older version": Bad(
+        (X, op("u", "x", updates=((0, 0),)), op("w", "x", updates=((0, 0),))), ("'w'", "'x'", "'u'")
+    ),
     "output overwritten": Bad((op("z", output=True), op("u", "z", updates=((0, 0),))), ("'z'", "'u'")),
     "identity over an updated storage": Bad(
         (op("z"), op("i", "z", inplace=((0, 0, True),)), op("u", "z", updates=((0, 0),))), ("'i'", "identity", "'z'")
@@ -70,7 +76,8 @@ BAD = {
     ),
     # If the pair happened, the update would overwrite z too, and keep-all could not run `a`.
     "identity, then an update of its output": Bad(
-        (op("z"), op("i", "z", inplace=((0, 0, True),)), op("u", "i", updates=((0, 0),)), op("a", "z", "u")), ("'i'", "identity")
+        (op("z"), op("i", "z", inplace=((0, 0, True),)), op("u", "i", updates=((0, 0),)), op("a", "z", "u")),
+        ("'i'", "identity"),
     ),
     "identities in a row, then an update": Bad(
         (
@@ -105,7 +112,14 @@ def test_an_identity_pair_is_fine_where_nothing_is_updated() -> None:
 
 
 def test_an_in_place_pair_is_fine_on_an_updated_storage() -> None:
-    Graph([op("z"), op("u", "z", updates=((0, 0),)), op("i", "u", inplace=((0, 0, False),)), op("w", "i", updates=((0, 0),))])
+    Graph(
+        [
+            op("z"),
+            op("u", "z", updates=((0, 0),)),
+            op("i", "u", inplace=((0, 0, False),)),
+            op("w", "i", updates=((0, 0),)),
+        ]
+    )
 
 
 def test_an_updating_op_may_read_every_older_name() -> None:
@@ -119,34 +133,38 @@ def test_readers_and_outputs_come_in_program_order() -> None:
 
 
 def test_a_storage_is_known_by_the_value_that_allocated_it() -> None:
-    graph = Graph([
-        op("p", nbytes=8, kind="parameter"),
-        op("v", "p", view=((0, 0, 4),)),
-        op("u", "v", updates=((0, 0),)),
-        op("a", "u", inplace=((0, 0, False),)),
-    ])  # fmt: skip
+    graph = Graph(
+        [
+            op("p", nbytes=8, kind="parameter"),
+            op("v", "p", view=((0, 0, 4),)),
+            op("u", "v", updates=((0, 0),)),
+            op("a", "u", inplace=((0, 0, False),)),
+        ]
+    )
     assert graph.storage_root == {"p": "p", "v": "p", "u": "p", "a": "a"}
     assert [graph.on_resident(value) for value in "pvua"] == [True, True, True, False]
     assert [graph.carries_resident(value) for value in "pvua"] == [True, False, True, False]
 
 
 def test_dead_is_what_no_output_no_resident_and_no_effect_would_miss() -> None:
-    graph = Graph([
-        X,
-        op("p", kind="parameter"),
-        op("live", "x"),
-        op("unread", "x"),
-        op("feeds unread", "x"),
-        op("unread too", "feeds unread"),
-        op("z"),
-        op("lost update", "z", updates=((0, 0),)),
-        op("step", "p", "live", updates=((0, 0),)),
-        op("log", "live", nbytes=()),
-        op("awaited", "x"),
-        op("out", "live", after=("awaited",), output=True),
-        op("half", "x", nbytes=(1, 2)),
-        op("reads half", "half:1", output=True),
-    ])  # fmt: skip
+    graph = Graph(
+        [
+            X,
+            op("p", kind="parameter"),
+            op("live", "x"),
+            op("unread", "x"),
+            op("feeds unread", "x"),
+            op("unread too", "feeds unread"),
+            op("z"),
+            op("lost update", "z", updates=((0, 0),)),
+            op("step", "p", "live", updates=((0, 0),)),
+            op("log", "live", nbytes=()),
+            op("awaited", "x"),
+            op("out", "live", after=("awaited",), output=True),
+            op("half", "x", nbytes=(1, 2)),
+            op("reads half", "half:1", output=True),
+        ]
+    )
     assert graph.dead == ("unread", "feeds unread", "unread too", "z", "lost update")
 
 
@@ -169,7 +187,8 @@ EVERYTHING = Graph(
         Op("p", (Tensor("p", 4),), kind="parameter"),
         Op("r", (), ("x",), cost=0.5, phase="forward", recomputable=False),
         Op(
-            "m", (Tensor("m:0", 8), Tensor("m:1", 3, True)), ("x", "x"), after=("r",), cost=2.0, workspace=7, phase="forward",
+            "m", (Tensor("m:0", 8), Tensor("m:1", 3, True)), ("x", "x"), after=("r",), cost=2.0, workspace=7,
+                phase="forward",
             inplace=((0, 0, True), (1, 0, False)), stage="cell", op="Mul", flops=3.5, module="net.mul",
         ),
         Op("v", (Tensor("v", 2),), ("m:0",), view=((0, 0, 6),), stage=True),
@@ -227,7 +246,9 @@ def test_json_of_another_kind_is_refused_by_name(edit: Any, message: str) -> Non
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b"7", b'"graph"', b"\xff\xfe", EVERYTHING.to_json()[:-9]], ids=repr)
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"[]", b"null", b"7", b'"graph"', b"\xff\xfe", EVERYTHING.to_json()[:-9]], ids=repr
+)
 def test_what_is_not_a_json_graph_is_a_graph_error(text: bytes) -> None:
     with pytest.raises(GraphError):
         Graph.from_json(text)
@@ -237,7 +258,13 @@ def test_the_fingerprint_is_of_the_content_alone() -> None:
     ops = [X, op("a", "x"), op("b", "x"), op("c", "a", "b", output=True)]
     graph = Graph(ops)
     assert Graph([ops[0], ops[2], ops[1], ops[3]], name="another name").fingerprint == graph.fingerprint
-    for other in (op("b", "x", cost=2.0), op("b", "x", nbytes=5), op("b", "x", output=True), op("b", "x", after=("a",)), op("b", "a")):
+    for other in (
+        op("b", "x", cost=2.0),
+        op("b", "x", nbytes=5),
+        op("b", "x", output=True),
+        op("b", "x", after=("a",)),
+        op("b", "a"),
+    ):
         assert Graph([ops[0], ops[1], other, ops[3]]).fingerprint != graph.fingerprint
 
 

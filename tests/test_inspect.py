@@ -29,7 +29,9 @@ from planner.views import tables
 GRAPHS: dict[str, Callable[[], nx.DiGraph]] = {
     "resnet": lambda: zoo.resnet((2, 1), batch=2, image=64, optimizer="adam"),
     "gpt": lambda: zoo.gpt(2, batch=2, tokens=8, hidden=8, heads=2, vocabulary=11, dropout=0.1, fused_attention=False),
-    "gpt-16-bit": lambda: zoo.gpt(1, batch=2, tokens=8, hidden=8, heads=2, vocabulary=12, dtype="bfloat16", master_weights=True),
+    "gpt-16-bit": lambda: zoo.gpt(
+        1, batch=2, tokens=8, hidden=8, heads=2, vocabulary=12, dtype="bfloat16", master_weights=True
+    ),
     "lstm": lambda: zoo.lstm(3, batch=2, layers=2, hidden=4, classes=5),
     "tied mlp": lambda: zoo.mlp((8, 8, 8, 8), batch=2, tied=True),
     "densenet": lambda: zoo.densenet((2, 2), batch=1, image=64),
@@ -74,12 +76,20 @@ class Twin:
 
     def totals(self, belongs: Callable[[str], bool]) -> dict[str, Any]:
         """What a row must say whose ops are those for which `belongs` is true."""
-        ops = [node for node, attributes in self.nodes.items() if attributes.get("kind", "op") == "op" and belongs(node)]
+        ops = [
+            node for node, attributes in self.nodes.items() if attributes.get("kind", "op") == "op" and belongs(node)
+        ]
         weights = [
-            node for node, attributes in self.nodes.items()
+            node
+            for node, attributes in self.nodes.items()
             if attributes.get("kind") == "parameter" and node in self.first_reader and belongs(self.first_reader[node])
-        ]  # fmt: skip
-        fresh = {(node, k): size for node in ops for k, size in enumerate(self.sizes(node)) if self.root(node, k) == (node, k)}
+        ]
+        fresh = {
+            (node, k): size
+            for node in ops
+            for k, size in enumerate(self.sizes(node))
+            if self.root(node, k) == (node, k)
+        }
         phase = {node: self.nodes[node].get("phase") for node in ops}
         return {
             "ops": len(ops),
@@ -90,7 +100,9 @@ class Twin:
             "saved_bytes": sum(size for root, size in fresh.items() if root in self.saved),
             "cost": pytest.approx(sum(self.nodes[node].get("cost", 1.0) for node in ops)),
             "flops": sum(self.nodes[node].get("flops", 0) for node in ops),
-            "forward_flops": sum(self.nodes[node].get("flops", 0) for node in ops if phase[node] in ("forward", "loss")),
+            "forward_flops": sum(
+                self.nodes[node].get("flops", 0) for node in ops if phase[node] in ("forward", "loss")
+            ),
             "backward_flops": sum(self.nodes[node].get("flops", 0) for node in ops if phase[node] == "backward"),
         }
 
@@ -136,10 +148,14 @@ def test_every_op_holds_what_the_dag_says_and_is_read_by_whom_it_says(name: str)
 def test_op_types_add_up_their_ops(name: str) -> None:
     graph = GRAPHS[name]()
     twin, found = Twin(graph), found_in(graph)
-    assert {row.name for row in found.operators} == {a["op"] for a in twin.nodes.values() if a.get("kind", "op") == "op"}
+    assert {row.name for row in found.operators} == {
+        a["op"] for a in twin.nodes.values() if a.get("kind", "op") == "op"
+    }
     for row in found.operators:
         assert facts(row) == twin.totals(lambda node, row=row: twin.nodes[node]["op"] == row.name)
-        assert readers(row) == twin.readers(lambda node, row=row: twin.nodes[node]["op"] == row.name, lambda node: twin.nodes[node]["op"])
+        assert readers(row) == twin.readers(
+            lambda node, row=row: twin.nodes[node]["op"] == row.name, lambda node: twin.nodes[node]["op"]
+        )
 
 
 @pytest.mark.parametrize("name", ["resnet", "densenet", "inference"])
@@ -196,7 +212,9 @@ def test_resnet50_has_the_parameters_and_multiply_adds_of_the_literature(shared:
     text = (shared / "golden.md").read_text()
     stages = re.search(r"ResNet-50 v1.5 per stage.*?fc 1,000 \([\d,]+\)", text, flags=re.DOTALL)
     assert stages is not None
-    expected = {name: int(count.replace(",", "")) for name, count in re.findall(r"(\w+) [\d,]+\s*\(([\d,]+)\)", stages[0])}
+    expected = {
+        name: int(count.replace(",", "")) for name, count in re.findall(r"(\w+) [\d,]+\s*\(([\d,]+)\)", stages[0])
+    }
     modules = {row.name: row for row in found.modules}
     assert {name: modules["head.fc" if name == "fc" else name].parameters for name in expected} == expected
     assert list(expected) == ["stem", "stage1", "stage2", "stage3", "stage4", "fc"]
@@ -208,8 +226,17 @@ def test_resnet50_has_the_parameters_and_multiply_adds_of_the_literature(shared:
 def test_vgg16_has_the_parameters_of_each_layer_and_15_47_giga_multiply_adds(shared: Path) -> None:
     found = found_in(zoo.vgg(16, batch=1))
     assert found.total.parameters == golden(shared, "VGG16 params")[0] == 138_357_544
-    # 3x3 convolutions: (input channels, output channels, pixels across) of configuration D, and the three layers on top.
-    convolutions = [(3, 64, 224), (64, 64, 224), (64, 128, 112), (128, 128, 112), (128, 256, 56), (256, 256, 56), (256, 256, 56)]
+    # 3x3 convolutions: (input channels, output channels, pixels across) of configuration D, and the three layers on
+    # top.
+    convolutions = [
+        (3, 64, 224),
+        (64, 64, 224),
+        (64, 128, 112),
+        (128, 128, 112),
+        (128, 256, 56),
+        (256, 256, 56),
+        (256, 256, 56),
+    ]
     convolutions += [(256, 512, 28), (512, 512, 28), (512, 512, 28), (512, 512, 14), (512, 512, 14), (512, 512, 14)]
     connected = [(25088, 4096), (4096, 4096), (4096, 1000)]
     multiply_adds = sum(9 * a * b * across**2 for a, b, across in convolutions) + sum(a * b for a, b in connected)
@@ -231,12 +258,15 @@ def test_a_layer_applied_a_hundred_times_has_its_weights_once_and_its_values_a_h
 
 def test_a_recorded_training_step_saves_what_onnxruntime_saves(shared: Path) -> None:
     found = found_in(from_onnx(shared / "data/graphs/onnx_training/resnet50_training.onnx"))
-    # golden.md: 212 tensors, 21,180,264 elements, and 200,704 of the max pool, whose indices are int64; all others are float32.
+    # golden.md: 212 tensors, 21,180,264 elements, and 200,704 of the max pool, whose indices are int64; all others are
+    # float32.
     assert (found.total.saved_storages, found.total.saved_bytes) == (212, 4 * 21_180_264 + 4 * 200_704)
     rows = {row.name: row for row in found.modules}
-    assert [reader.name for reader in rows["n0"].readers] == ["n1_BatchNormInternal"]  # the backward of the layer after it
+    # the backward of the layer after it
+    assert [reader.name for reader in rows["n0"].readers] == ["n1_BatchNormInternal"]
     assert rows["n7"].backward_flops > 0  # a gradient node stands with its forward node
-    assert {name.partition("_r")[0] for name in rows if "Grad" in name} == {"AccumulateGrad"}  # sums of a value's gradients, in no scope
+    # sums of a value's gradients, in no scope
+    assert {name.partition("_r")[0] for name in rows if "Grad" in name} == {"AccumulateGrad"}
 
 
 def test_a_view_is_saved_as_the_storage_it_looks_at_and_a_parameter_never() -> None:
@@ -247,9 +277,14 @@ def test_a_view_is_saved_as_the_storage_it_looks_at_and_a_parameter_never() -> N
     graph.add_node("loss", nbytes=4, phase="loss", op="Sum")
     graph.add_node("g", nbytes=16, phase="backward", op="MulGrad")
     graph.add_node("h", nbytes=8, phase="backward", op="MulGrad")
-    graph.add_edges_from([("w", "net.a"), ("net.a", "net.v"), ("net.v", "loss"), ("net.v", "g"), ("w", "h"), ("net.a", "h"), ("g", "h")])
+    graph.add_edges_from(
+        [("w", "net.a"), ("net.a", "net.v"), ("net.v", "loss"), ("net.v", "g"), ("w", "h"), ("net.a", "h"), ("g", "h")]
+    )
     rows = {row.name: row for row in found_in(graph).ops}
-    assert [(reader.name, reader.storages, reader.nbytes) for reader in rows["net.a"].readers] == [("g", 1, 16), ("h", 1, 16)]
+    assert [(reader.name, reader.storages, reader.nbytes) for reader in rows["net.a"].readers] == [
+        ("g", 1, 16),
+        ("h", 1, 16),
+    ]
     assert (rows["net.a"].saved_storages, rows["net.a"].saved_bytes, rows["net.a"].parameters) == (1, 16, 2)
     assert (rows["net.v"].nbytes, rows["net.v"].saved_storages, rows["net.v"].readers) == (0, 0, ())
     assert rows["net.a"].unknown_flops == 1
@@ -262,7 +297,9 @@ def test_a_module_is_the_attribute_or_the_name_and_a_parameter_goes_with_its_fir
         graph.add_node(name, nbytes=1, module=module, op="Op")
     graph.add_node("onnx::Conv_7.update", nbytes=12, phase="update", op="Update")
     graph.add_node("lonely.bias", nbytes=4, kind="parameter")
-    graph.add_edges_from([("onnx::Conv_7", "a/b/Conv"), ("onnx::Conv_7", "plain"), ("onnx::Conv_7", "onnx::Conv_7.update")])
+    graph.add_edges_from(
+        [("onnx::Conv_7", "a/b/Conv"), ("onnx::Conv_7", "plain"), ("onnx::Conv_7", "onnx::Conv_7.update")]
+    )
     rows = {row.name: row for row in found_in(graph).modules}
     assert list(rows) == ["a", "a.b", "a.b.Conv", "a.b.x", "y", "y.z", "plain", "lonely", "lonely.bias"]
     assert (rows["a.b"].ops, rows["a.b"].parameters, rows["a.b.Conv"].ops, rows["plain"].parameters) == (3, 3, 2, 0)
@@ -328,7 +365,12 @@ def test_json_holds_all_rows_whatever_the_table_shows(run) -> None:
     assert conv["forward_flops"] == 2 * 9 * 64 * 64 * 16 * 16 * 2
     assert (conv["saved_storages"], conv["saved_bytes"]) == (1, 2 * 64 * 16 * 16 * 4)
     assert conv["readers"] == [{"name": "stage1.block2.bn2", "storages": 1, "nbytes": 2 * 64 * 16 * 16 * 4}]
-    counts = [value for row in found["breakdown"]["ops"] for key, value in row.items() if key.endswith(("bytes", "flops", "storages"))]
+    counts = [
+        value
+        for row in found["breakdown"]["ops"]
+        for key, value in row.items()
+        if key.endswith(("bytes", "flops", "storages"))
+    ]
     assert all(type(value) is int for value in counts)
     assert found["inventory"]["saved_bytes"] == found["breakdown"]["total"]["saved_bytes"]
 
@@ -336,7 +378,10 @@ def test_json_holds_all_rows_whatever_the_table_shows(run) -> None:
 @pytest.mark.parametrize("by", ["module", "op", "layer"])
 def test_rows_left_out_are_counted(run, by: str) -> None:
     depth = ("--depth", "3") if by == "module" else ()
-    whole, cut = table(run(*RESNET, "--by", by, "--limit", "0", *depth)), table(run(*RESNET, "--by", by, "--limit", "5", *depth))
+    whole, cut = (
+        table(run(*RESNET, "--by", by, "--limit", "0", *depth)),
+        table(run(*RESNET, "--by", by, "--limit", "5", *depth)),
+    )
     assert [line.split() for line in cut[:5]] == [line.split() for line in whole[:5]]
     assert re.fullmatch(rf"  \.\.\. {len(whole) - 5:,} more rows; --limit 0 shows all", cut[5])
     assert len(cut) == 6
@@ -372,7 +417,11 @@ def test_sorting_puts_the_most_saved_first_and_keeps_modules_together(run) -> No
 
 def test_the_readme_shows_what_is_printed(run) -> None:
     readme = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
-    shown = readme.partition("`planner inspect resnet:50 --batch 32 --depth 1` prints")[2].partition("```text\n")[2].partition("```")[0]
+    shown = (
+        readme.partition("`planner inspect resnet:50 --batch 32 --depth 1` prints")[2]
+        .partition("```text\n")[2]
+        .partition("```")[0]
+    )
     assert run("inspect", "resnet:50", "--batch", "32", "--depth", "1").out.startswith(shown)
     assert len(shown.splitlines()) == 13
 
@@ -385,7 +434,9 @@ def test_a_depth_is_for_modules_only(run) -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 120, 160, 300])
 @pytest.mark.parametrize("by", ["module", "op", "layer"])
-def test_a_table_fits_its_terminal_and_says_what_it_left_out(monkeypatch: pytest.MonkeyPatch, width: int, by: str) -> None:
+def test_a_table_fits_its_terminal_and_says_what_it_left_out(
+    monkeypatch: pytest.MonkeyPatch, width: int, by: str
+) -> None:
     screen = io.StringIO()
     screen.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setattr(sys, "stdout", screen)
@@ -413,7 +464,9 @@ def test_a_table_fits_its_terminal_and_says_what_it_left_out(monkeypatch: pytest
 HOSTILE = "n\x1b[31mred\x9b2J\nfake line\u202e"
 
 
-@pytest.mark.parametrize("command", ["inspect", "inspect op", "inspect layer", "optimize", "simulate", "estimate", "curve"])
+@pytest.mark.parametrize(
+    "command", ["inspect", "inspect op", "inspect layer", "optimize", "simulate", "estimate", "curve"]
+)
 def test_names_of_a_file_cannot_steer_the_terminal(run, tmp_path: Path, command: str) -> None:
     graph = nx.DiGraph(name=f"graph {HOSTILE}")
     graph.add_node(HOSTILE, nbytes=64, phase="forward", op=f"Op{HOSTILE}", module=f"m{HOSTILE}")

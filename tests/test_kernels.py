@@ -78,7 +78,10 @@ def intervals(draw: Callable) -> tuple[list[int], list[int], list[int], list[int
     alignment = draw(st.sampled_from([1, 4, 7]))
     rows = draw(
         st.lists(
-            st.tuples(st.sampled_from([1, 2, 5, 3, 8, 0]), st.sampled_from([0, 0, 1]), st.integers(0, 9), st.integers(1, 8)), max_size=24
+            st.tuples(
+                st.sampled_from([1, 2, 5, 3, 8, 0]), st.sampled_from([0, 0, 1]), st.integers(0, 9), st.integers(1, 8)
+            ),
+            max_size=24,
         )
     )
     sizes = [units * alignment + spare for units, spare, _, _ in rows]
@@ -137,7 +140,8 @@ def test_threshold_cuts_are_those_of_algorithm_3(nodes: list[tuple[int, bool]], 
 
 
 def test_threshold_cuts_by_hand() -> None:
-    # sizes 3 1 4 1 5, all candidates, B = 4 (strict): 3, 3+1=4 stay; 4+4=8 > 4 cut at the third; 1; 1+5=6 > 4 cut at the fifth.
+    # sizes 3 1 4 1 5, all candidates, B = 4 (strict): 3, 3+1=4 stay; 4+4=8 > 4 cut at the third; 1; 1+5=6 > 4 cut at
+    # the fifth.
     assert threshold_cuts([3, 1, 4, 1, 5], [3, 1, 4, 1, 5], 4) == ([2, 4], 9, 8)
     assert threshold_cuts([3, 1, 4, 1, 5], [3, 1, 4, 1, 5], 0) == ([0, 1, 2, 3, 4], 14, 5)
     assert threshold_cuts([3, 1, 4, 1, 5], [3, 1, 4, 1, 5], 14) == ([], 0, 0)
@@ -188,7 +192,8 @@ def test_recompute_runs_the_same_copies_in_the_same_order_as_its_twin(digraph: A
     assert [graph.ops[row].name for row in sequence[:length].tolist()] == recompute_twin(graph, counts, forward)
 
 
-# ------------------------------------------------------------------------------------------------ canonical_frees, replay
+# ------------------------------------------------------------------------------------------------ canonical_frees,
+# replay
 
 
 @QUICK
@@ -238,7 +243,11 @@ def loose_schedules(draw: Callable, graph: Graph) -> Schedule:
 def check_replay(graph: Graph, schedule: Schedule, memory: MemoryModel) -> None:
     liveness = Evaluator(graph, memory).liveness(schedule)
     trace = simulate(graph, schedule, memory=memory)
-    assert tuple(liveness.timeline_bytes.tolist()) == trace.timeline_bytes == tuple(naive_timeline(graph, schedule, memory=memory))
+    assert (
+        tuple(liveness.timeline_bytes.tolist())
+        == trace.timeline_bytes
+        == tuple(naive_timeline(graph, schedule, memory=memory))
+    )
     assert (liveness.peak_bytes, liveness.cost) == (trace.peak_bytes, trace.cost)
     assert liveness.cost == naive_cost(graph, schedule)
     assert liveness.resident_bytes == trace.resident_bytes
@@ -290,7 +299,16 @@ def test_replay_counts_the_copy_of_a_kept_sibling_for_one_step() -> None:
         ]
     )
     schedule = Schedule.of(
-        [Compute("pair"), Compute("a"), Free("pair:0"), Compute("pair"), Compute("b"), Free("pair:0"), Free("pair:1"), Free("a")]
+        [
+            Compute("pair"),
+            Compute("a"),
+            Free("pair:0"),
+            Compute("pair"),
+            Compute("b"),
+            Free("pair:0"),
+            Free("pair:1"),
+            Free("a"),
+        ]
     )
     check_replay(graph, schedule, MemoryModel())
     timeline = Evaluator(graph, MemoryModel()).liveness(schedule).timeline_bytes.tolist()
@@ -356,7 +374,9 @@ def test_an_edit_of_any_file_compiles_the_kernels_that_call_it_anew(tmp_path: Pa
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(tmp_path)}
 
     def answer_and_hits() -> str:
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment)
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
+        )
         return done.stdout.strip()
 
     assert answer_and_hits() == "12 0"
@@ -394,7 +414,14 @@ def test_every_kernel_is_compiled_for_one_signature() -> None:
         for name, value in vars(module).items()
         if hasattr(value, "signatures")
     }
-    assert {name.rsplit(".", 1)[1] for name in kernels} >= {"descend", "place", "canonical_frees", "replay", "threshold_cuts", "recompute"}
+    assert {name.rsplit(".", 1)[1] for name in kernels} >= {
+        "descend",
+        "place",
+        "canonical_frees",
+        "replay",
+        "threshold_cuts",
+        "recompute",
+    }
     assert {name: len(kernel.signatures) for name, kernel in kernels.items() if len(kernel.signatures) > 1} == {}
     public = [kernel for name, kernel in kernels.items() if not name.rsplit(".", 1)[1].startswith("_")]
     assert all(len(kernel.signatures) == 1 for kernel in public)

@@ -38,10 +38,11 @@ PERCENT = st.sampled_from([25, 50, 75, 90, 60, 40, 10, 0, 100, 110, -20, -1000])
 
 @st.composite
 def layered_digraphs(draw: Any, *, least: int = 4, most: int = 8, aliasing: bool = True) -> nx.DiGraph:
-    """A net of layers whose backward reads what most layers save, so that recomputing pays: on purely random graphs it hardly does.
+    """A net of layers whose backward reads what most layers save, so that recomputing pays: on purely random graphs it
+    hardly does.
 
-    Each layer reads the one below and at times an earlier one; some are views, work in place, have two outputs, run at most once, or
-    update a running statistic in the forward pass.
+    Each layer reads the one below and at times an earlier one; some are views, work in place, have two outputs, run at
+    most once, or update a running statistic in the forward pass.
     """
     graph = nx.DiGraph()
     graph.add_node("x", nbytes=draw(st.sampled_from([0, 3])), kind="input")
@@ -52,7 +53,13 @@ def layered_digraphs(draw: Any, *, least: int = 4, most: int = 8, aliasing: bool
     for k in range(draw(st.integers(least, most))):
         name, below, kind = f"f{k}", layers[-1], draw(st.sampled_from(kinds))
         under = graph.nodes[below]["nbytes"]
-        nbytes = draw(st.sampled_from([8, 4, 8, 12, 1])) if kind != "inplace" else under if isinstance(under, int) else under[0]
+        nbytes = (
+            draw(st.sampled_from([8, 4, 8, 12, 1]))
+            if kind != "inplace"
+            else under
+            if isinstance(under, int)
+            else under[0]
+        )
         cost, workspace = draw(st.sampled_from([1.0, 2.0, 0.5])), draw(st.sampled_from([0, 0, 0, 3]))
         graph.add_node(name, nbytes=nbytes, cost=cost, workspace=workspace, phase="forward")
         graph.add_edge(below, name, reads=(0,), at=(0,))
@@ -67,7 +74,9 @@ def layered_digraphs(draw: Any, *, least: int = 4, most: int = 8, aliasing: bool
         elif kind == "updating":
             graph.nodes[name].update(nbytes=(nbytes, 4), updates=((1, 1),))
             source, reads = statistic
-            graph.add_edge(source, name, **({"reads": (0, 1), "at": (0, 1)} if source == below else {"reads": reads, "at": (1,)}))
+            graph.add_edge(
+                source, name, **({"reads": (0, 1), "at": (0, 1)} if source == below else {"reads": reads, "at": (1,)})
+            )
             statistic = (name, (1,))
         skip = draw(st.sampled_from([None, None, None, *layers[1:-1]]))
         if skip is not None and kind in ("plain", "once"):
@@ -78,7 +87,9 @@ def layered_digraphs(draw: Any, *, least: int = 4, most: int = 8, aliasing: bool
     gradient = "loss"
     for k in range(len(layers) - 1, 0, -1):
         name = f"b{k - 1}"
-        graph.add_node(name, nbytes=draw(st.sampled_from([4, 8, 1])), cost=draw(st.sampled_from([1.0, 2.0])), phase="backward")
+        graph.add_node(
+            name, nbytes=draw(st.sampled_from([4, 8, 1])), cost=draw(st.sampled_from([1.0, 2.0])), phase="backward"
+        )
         graph.add_edge(gradient, name, reads=(0,))
         for read in draw(st.sampled_from([(k - 1, k), (k - 1,), (k,), ()])):
             graph.add_edge(layers[read], name, reads=(0,))
@@ -184,7 +195,9 @@ def test_the_same_input_and_seed_give_the_same_plan(
     plans = [outcome(graph, budget, **options) for graph in (digraph, digraph.copy(), through_json, lower(digraph))]
     if isinstance(plans[0], InfeasibleBudget):
         assert all(isinstance(plan, InfeasibleBudget) for plan in plans)
-        assert {(str(plan), plan.minimum) for plan in plans if isinstance(plan, InfeasibleBudget)} == {(str(plans[0]), plans[0].minimum)}
+        assert {(str(plan), plan.minimum) for plan in plans if isinstance(plan, InfeasibleBudget)} == {
+            (str(plans[0]), plans[0].minimum)
+        }
     else:
         assert all(plan == plans[0] for plan in plans)
 
@@ -197,7 +210,9 @@ def test_a_reserve_is_the_same_as_a_budget_smaller_by_it(
 ) -> None:
     budget = budget_of(lower(digraph), MemoryModel(), percent)
     without = outcome(digraph, budget, strategy=strategy, allocator=allocator)
-    held = outcome(digraph, budget + reserve, strategy=strategy, allocator=allocator, memory=MemoryModel(reserve=reserve))
+    held = outcome(
+        digraph, budget + reserve, strategy=strategy, allocator=allocator, memory=MemoryModel(reserve=reserve)
+    )
     if isinstance(without, Plan):
         assert isinstance(held, Plan)
         assert held.schedule == without.schedule
@@ -211,7 +226,9 @@ def test_a_reserve_is_the_same_as_a_budget_smaller_by_it(
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @ON_SMALL_GRAPHS
 @given(digraph=GRAPHS, percent=PERCENT, memory=MEMORY)
-def test_pinned_order_runs_ops_first_in_program_order(strategy: str, digraph: nx.DiGraph, percent: int, memory: MemoryModel) -> None:
+def test_pinned_order_runs_ops_first_in_program_order(
+    strategy: str, digraph: nx.DiGraph, percent: int, memory: MemoryModel
+) -> None:
     graph = lower(digraph)
     found = outcome(digraph, budget_of(graph, memory, percent), strategy=strategy, memory=memory, order="pinned")
     if isinstance(found, Plan):

@@ -37,13 +37,25 @@ def lifetimes(graph: Graph, text: str, **memory: Any) -> list[tuple[str, int, in
 
 
 def test_a_value_lives_from_its_making_to_its_free_and_outputs_to_the_end() -> None:
-    graph = Graph([op("a", nbytes=4), op("b", "a", nbytes=2), op("c", "b", nbytes=1, output=True), op("d", "c", nbytes=8)])
-    assert lifetimes(graph, "a b -a c -b d -d") == [("a", 0, 4, 0, 2), ("b", 0, 2, 1, 3), ("c", 0, 1, 2, 4), ("d", 0, 8, 3, 4)]
+    graph = Graph(
+        [op("a", nbytes=4), op("b", "a", nbytes=2), op("c", "b", nbytes=1, output=True), op("d", "c", nbytes=8)]
+    )
+    assert lifetimes(graph, "a b -a c -b d -d") == [
+        ("a", 0, 4, 0, 2),
+        ("b", 0, 2, 1, 3),
+        ("c", 0, 1, 2, 4),
+        ("d", 0, 8, 3, 4),
+    ]
 
 
 def test_a_recomputed_value_is_a_new_storage() -> None:
     graph = Graph([op("a"), op("b", "a"), op("c", "a", "b", output=True)])
-    assert lifetimes(graph, "a b -a a c -a -b") == [("a", 0, 4, 0, 2), ("b", 0, 4, 1, 4), ("a", 1, 4, 2, 4), ("c", 0, 4, 3, 4)]
+    assert lifetimes(graph, "a b -a a c -a -b") == [
+        ("a", 0, 4, 0, 2),
+        ("b", 0, 4, 1, 4),
+        ("a", 1, 4, 2, 4),
+        ("c", 0, 4, 3, 4),
+    ]
 
 
 def test_a_view_keeps_its_base_and_has_no_storage() -> None:
@@ -106,7 +118,17 @@ def test_the_storages_of_case_8_are_five_not_seven() -> None:
 def test_keep_all_is_the_program_order_without_residents() -> None:
     graph = lower(C3.digraph())
     evaluator = Evaluator(graph, MemoryModel())
-    assert [evaluator.encoded.op_names[row] for row in evaluator.keep_all] == ["a", "b", "c", "d", "gd", "gc", "gb", "ga", "gx"]
+    assert [evaluator.encoded.op_names[row] for row in evaluator.keep_all] == [
+        "a",
+        "b",
+        "c",
+        "d",
+        "gd",
+        "gc",
+        "gb",
+        "ga",
+        "gx",
+    ]
     assert evaluator.evaluate(evaluator.keep_all) == (163, 25.0)
 
 
@@ -145,7 +167,9 @@ def test_unknown_names_are_schedule_errors_that_show_them(text: str) -> None:
         Evaluator(graph, MemoryModel()).liveness(steps(text))
 
 
-@pytest.mark.parametrize("text", ["b", "a", "", "a a", "a -a b", "w", "a b -a -a", "a b -w", "a -b", "-a a b", "a b -a -b"])
+@pytest.mark.parametrize(
+    "text", ["b", "a", "", "a a", "a -a b", "w", "a b -a -a", "a b -w", "a -b", "-a a b", "a b -a -b"]
+)
 def test_illegal_schedules_are_schedule_errors(text: str) -> None:
     graph = Graph([op("w", kind="parameter"), op("a", "w"), op("b", "a", output=True)])
     with pytest.raises(ScheduleError):
@@ -194,7 +218,10 @@ def test_the_arrays_of_a_small_graph() -> None:
     assert arrays.is_output.tolist() == [False, False, False, False, True]
     assert (arrays.pair_ptr.tolist(), arrays.pair_in.tolist(), arrays.pair_out.tolist()) == ([0, 0, 0, 0, 1], [1], [0])
     assert (arrays.cost.tolist(), arrays.workspace.tolist()) == ([1.0, 2.0, 1.0, 1.0], [0, 9, 0, 0])
-    assert (arrays.recomputable.tolist(), arrays.resident.tolist()) == ([True, True, False, True], [True, False, False, False])
+    assert (arrays.recomputable.tolist(), arrays.resident.tolist()) == (
+        [True, True, False, True],
+        [True, False, False, False],
+    )
     assert arrays.phase.tolist() == [0, FORWARD, FORWARD, BACKWARD]
     assert arrays.resident_bytes.tolist() == [700]
     assert encode(graph, MemoryModel(scope="activations")).arrays.resident_bytes.tolist() == [0]
@@ -204,4 +231,7 @@ def test_sizes_that_overflow_once_rounded_up_are_refused() -> None:
     graph = Graph([op(f"a{k}", nbytes=2**61 // 64 - 1) for k in range(64)])
     assert encode(graph, MemoryModel()).arrays.raw_bytes.sum() < 2**62
     with pytest.raises(GraphError, match=r"2\*\*62"):
-        encode(Graph([op(f"a{k}", nbytes=1) for k in range(2**13)] + [op("b", nbytes=2**62 - 2**13)]), MemoryModel(alignment=2**30))
+        encode(
+            Graph([op(f"a{k}", nbytes=1) for k in range(2**13)] + [op("b", nbytes=2**62 - 2**13)]),
+            MemoryModel(alignment=2**30),
+        )

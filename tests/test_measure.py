@@ -1,4 +1,6 @@
-"""What `planner measure` reports, against amounts a script is known to touch, the kernel, a fake torch, and brute force."""
+"""What `planner measure` reports, against amounts a script is known to touch, the kernel, a fake torch, and brute
+force.
+"""
 
 from __future__ import annotations
 
@@ -95,10 +97,26 @@ def test_bytes_that_a_script_touches_are_found_and_a_calibration_foretells_a_lar
 
 
 def test_a_spike_between_two_samples_is_in_the_count_of_the_kernel(tmp_path: Path) -> None:
-    spike = "import time, numpy as np\ntime.sleep(1)\nheld = np.ones(300_000_000, dtype=np.uint8)\ndel held\ntime.sleep(0.2)\n"
-    words = [sys.executable, "-m", "planner.cli", "measure", "--interval", "60", "--json", "--", sys.executable, script(tmp_path, spike)]
+    spike = (
+        "import time, numpy as np\ntime.sleep(1)\nheld = np.ones(300_000_000, dtype=np.uint8)\ndel"
+        " held\ntime.sleep(0.2)\n"
+    )
+    words = [
+        sys.executable,
+        "-m",
+        "planner.cli",
+        "measure",
+        "--interval",
+        "60",
+        "--json",
+        "--",
+        sys.executable,
+        script(tmp_path, spike),
+    ]
     # What a program starts as, it inherits the peak of: a shell between keeps that of the tests out.
-    done = subprocess.run(["sh", "-c", '"$@"; exit $?', "sh", *map(str, words)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["sh", "-c", '"$@"; exit $?', "sh", *map(str, words)], capture_output=True, text=True, check=False
+    )
     found = json.loads(done.stdout)["measurement"]
     assert found["kernel_bytes"] > 300 * MB
     assert 300 * MB < found["host_bytes"] < 360 * MB
@@ -150,8 +168,10 @@ class Stub:
     ("processes", "expected"),
     [
         ((Stub(1, 60, 100, 100), Stub(2, 50, 90, 90)), 110),  # 80 are shared
-        ((Stub(1, 100, 100, 100), Stub(2, 100, 100, 3)), 103),  # the second was made by vfork, and became a small program
-        ((Stub(1, 100, 100, 100), Stub(2, 50, 90, 0)), 100),  # the second ended meanwhile: no more than the largest is sure
+        # the second was made by vfork, and became a small program
+        ((Stub(1, 100, 100, 100), Stub(2, 100, 100, 3)), 103),
+        # the second ended meanwhile: no more than the largest is sure
+        ((Stub(1, 100, 100, 100), Stub(2, 50, 90, 0)), 100),
         ((Stub(1, 0, 0), Stub(2, 50, 90)), 90),  # one had ended before; the other's RSS is all there is to say
     ],
 )
@@ -166,7 +186,11 @@ def test_a_process_that_changes_while_a_sample_is_read_does_not_count_twice(
 
 @pytest.mark.parametrize(
     ("text", "code", "name"),
-    [("import sys; sys.exit(7)", 7, None), ("raise ValueError", 1, None), ("import os; os.kill(os.getpid(), 9)", 137, "SIGKILL")],
+    [
+        ("import sys; sys.exit(7)", 7, None),
+        ("raise ValueError", 1, None),
+        ("import os; os.kill(os.getpid(), 9)", 137, "SIGKILL"),
+    ],
 )
 def test_a_command_that_fails_is_measured_reported_and_keeps_no_calibration(
     tmp_path: Path, text: str, code: int, name: str | None
@@ -180,12 +204,17 @@ def test_a_command_that_fails_is_measured_reported_and_keeps_no_calibration(
 
 
 def test_output_passes_through_untouched_and_with_json_goes_to_standard_error(tmp_path: Path) -> None:
-    talk = script(tmp_path, "import sys\nsys.stdout.buffer.write(b'out \\xff\\n')\nsys.stderr.write('err\\n')\nprint(sys.stdin.read())\n")
+    talk = script(
+        tmp_path,
+        "import sys\nsys.stdout.buffer.write(b'out \\xff\\n')\nsys.stderr.write('err\\n')\nprint(sys.stdin.read())\n",
+    )
     words = [sys.executable, "-m", "planner.cli", "measure"]
     plain = subprocess.run([*words, "--", sys.executable, str(talk)], capture_output=True, check=True, input=b"in")
     assert plain.stdout.startswith(b"out \xff\nin\n")
     assert plain.stderr == b"err\n"
-    as_json = subprocess.run([*words, "--json", "--", sys.executable, str(talk)], capture_output=True, check=True, input=b"in")
+    as_json = subprocess.run(
+        [*words, "--json", "--", sys.executable, str(talk)], capture_output=True, check=True, input=b"in"
+    )
     assert json.loads(as_json.stdout)["measurement"]["exit_code"] == 0
     assert sorted(as_json.stderr.splitlines()) == [b"err", b"in", b"out \xff"]
 
@@ -221,14 +250,20 @@ def test_what_cannot_be_measured_is_one_line(tmp_path: Path, arguments: list[str
 
 
 def test_without_psutil_the_extra_is_named() -> None:
-    code = "import sys; sys.modules['psutil'] = None; sys.argv = ['planner', 'measure', '--', 'true']\nfrom planner.cli import main\nmain()"
+    code = (
+        "import sys; sys.modules['psutil'] = None; sys.argv = ['planner', 'measure', '--', 'true']\nfrom"
+        " planner.cli import main\nmain()"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == "error: measuring needs psutil: pip install 'sublinear-planner[measure]'\n"
 
 
 def test_help_imports_no_psutil() -> None:
-    code = "import sys; sys.argv = ['planner', 'measure', '--help']\nfrom planner.cli import main\ntry: main()\nexcept SystemExit: pass\n"
+    code = (
+        "import sys; sys.argv = ['planner', 'measure', '--help']\nfrom planner.cli import main\ntry:"
+        " main()\nexcept SystemExit: pass\n"
+    )
     code += "print(sorted({'numpy', 'numba', 'networkx', 'psutil', 'msgspec', 'rich'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("[]")
@@ -249,7 +284,8 @@ def test_an_interval_out_of_bounds_is_refused(interval: float) -> None:
 
 FAMILY = """
 import os, signal, subprocess, sys, time
-sleeper = "import signal, time\\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\\nprint('up', flush=True)\\ntime.sleep(60)"
+sleeper = "import signal, time\\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\\n"
+sleeper += "print('up', flush=True)\\ntime.sleep(60)"
 child = subprocess.Popen([sys.executable, "-c", sleeper], stdout=subprocess.PIPE, start_new_session={session})
 child.stdout.readline()
 print(os.getpid(), child.pid, flush=True)
@@ -282,7 +318,9 @@ def test_an_interrupt_reaches_the_tree_and_leaves_no_orphan(tmp_path: Path, sess
 
 
 def test_the_third_interrupt_kills_what_does_not_listen(tmp_path: Path) -> None:
-    process, pids = started(script(tmp_path, FAMILY.format(session=False, then="signal.signal(2, signal.SIG_IGN); time.sleep(60)")))
+    process, pids = started(
+        script(tmp_path, FAMILY.format(session=False, then="signal.signal(2, signal.SIG_IGN); time.sleep(60)"))
+    )
     for _ in range(3):
         assert running(pids[0])
         process.send_signal(signal.SIGINT)
@@ -413,7 +451,9 @@ def test_the_allocator_of_a_device_reports_when_the_script_used_it(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("uuids", "expected"), [(("a", "a"), [1400]), (("a", "b"), [700, 700]), (("", ""), [1400])])
-def test_processes_on_one_device_add_up(tmp_path: Path, torch_path: Path, uuids: tuple[str, str], expected: list[int]) -> None:
+def test_processes_on_one_device_add_up(
+    tmp_path: Path, torch_path: Path, uuids: tuple[str, str], expected: list[int]
+) -> None:
     both = "import os, subprocess, sys\nfor uuid in sys.argv[1:]:\n"
     both += "    subprocess.run([sys.executable, '-c', 'import torch'], env={**os.environ, 'UUID': uuid}, check=True)\n"
     found = measure([sys.executable, str(script(tmp_path, both)), *uuids])
@@ -422,9 +462,17 @@ def test_processes_on_one_device_add_up(tmp_path: Path, torch_path: Path, uuids:
 
 
 @pytest.mark.parametrize(
-    "text", ["pass", "import torch\ntorch.cuda.used = False", "import torch\ndel torch.cuda", "import torch\ntorch.cuda.device_count = 7"]
+    "text",
+    [
+        "pass",
+        "import torch\ntorch.cuda.used = False",
+        "import torch\ndel torch.cuda",
+        "import torch\ntorch.cuda.device_count = 7",
+    ],
 )
-def test_where_no_device_was_used_or_the_hook_fails_the_script_ends_as_it_would(tmp_path: Path, torch_path: Path, text: str) -> None:
+def test_where_no_device_was_used_or_the_hook_fails_the_script_ends_as_it_would(
+    tmp_path: Path, torch_path: Path, text: str
+) -> None:
     done = planner_measure("--json", "--", sys.executable, script(tmp_path, text))
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["measurement"]["devices"] == []
@@ -437,12 +485,15 @@ def test_the_hook_imports_nothing_that_the_script_does_not(tmp_path: Path, torch
 
 LOOK = """
 import sys
-print([entry for entry in sys.path], getattr(sys, "chained", None), getattr(sys.modules.get("sitecustomize"), "__file__", None))
+site = getattr(sys.modules.get("sitecustomize"), "__file__", None)
+print([entry for entry in sys.path], getattr(sys, "chained", None), site)
 print(sorted(name for name in sys.modules if name.startswith(("torch", "json", "planner"))))
 """
 
 
-@pytest.mark.parametrize("own", [None, "import sys\nsys.chained = True\n", "raise RuntimeError('own')\n", "import nothing_of_that_name\n"])
+@pytest.mark.parametrize(
+    "own", [None, "import sys\nsys.chained = True\n", "raise RuntimeError('own')\n", "import nothing_of_that_name\n"]
+)
 def test_a_measured_python_looks_as_it_would_without(
     tmp_path: Path, torch_path: Path, capfd: pytest.CaptureFixture[str], own: str | None
 ) -> None:
@@ -464,9 +515,15 @@ HOST = Calibration("host", 1300, 100, PREDICTED, ("python", "train.py"))
 
 
 @given(
-    st.integers(1, 10**13), st.integers(0, 10**12), st.integers(1, 10**12), st.integers(0, 10**13), st.integers(0, 10**13)
+    st.integers(1, 10**13),
+    st.integers(0, 10**12),
+    st.integers(1, 10**12),
+    st.integers(0, 10**13),
+    st.integers(0, 10**13),
 )
-def test_the_two_directions_of_a_calibration_are_inverse_and_exact(above: int, base: int, predicted: int, peak: int, budget: int) -> None:
+def test_the_two_directions_of_a_calibration_are_inverse_and_exact(
+    above: int, base: int, predicted: int, peak: int, budget: int
+) -> None:
     found = Calibration("host", base + above, base, Prediction("g", "f", predicted, None, 1), ())
     exact = base + Fraction(above, predicted) * peak
     assert exact <= found.needed_bytes(peak) < exact + 1
@@ -484,9 +541,17 @@ def test_a_calibration_file_is_whole_versioned_and_checked(tmp_path: Path) -> No
     head = json.loads(path.read_text())
     assert (head["format"], head["version"], head["ratio"]) == ("planner-calibration", 1, 1.2)
     for change in (
-        {"version": 2}, {"format": "planner-plan"}, {"ratio": 1.3}, {"ratio": None}, {"kind": "disk"}, {"measured_bytes": -1},
-        {"measured_bytes": 2**70}, {"baseline_bytes": 1300}, {"predicted": {}}, {"command": 3},
-    ):  # fmt: skip
+        {"version": 2},
+        {"format": "planner-plan"},
+        {"ratio": 1.3},
+        {"ratio": None},
+        {"kind": "disk"},
+        {"measured_bytes": -1},
+        {"measured_bytes": 2**70},
+        {"baseline_bytes": 1300},
+        {"predicted": {}},
+        {"command": 3},
+    ):
         path.write_text(json.dumps({**head, **change}))
         with pytest.raises(PlanFileError, match=r"c\.json"):
             load_calibration(path)
@@ -564,10 +629,22 @@ def test_the_options_of_a_step_are_those_of_estimate() -> None:
     answer = json.loads(
         planner_measure("--against", "resnet:50", "--batch", "1", "--optimizer", "adam", "--json", "--", "true").stdout
     )
-    words = [sys.executable, "-m", "planner.cli", "estimate", "resnet:50", "--batch", "1", "--optimizer", "adam", "--json"]
+    words = [
+        sys.executable,
+        "-m",
+        "planner.cli",
+        "estimate",
+        "resnet:50",
+        "--batch",
+        "1",
+        "--optimizer",
+        "adam",
+        "--json",
+    ]
     row = json.loads(subprocess.run(words, capture_output=True, check=True).stdout)["rows"][0]
     assert answer["predicted"]["peak_bytes"] == row["peak_bytes"]
-    # 25,557,032 parameters (torchvision's count) in float32, their gradients and Adam's two states are held during the update
+    # 25,557,032 parameters (torchvision's count) in float32, their gradients and Adam's two states are held during the
+    # update
     assert row["peak_bytes"] > 4 * 4 * 25_557_032
 
 

@@ -82,9 +82,9 @@ def test_every_output_has_the_original_mark_and_the_same_ops_run_twice(shared: P
     runs = np.bincount(planned_sequence(evaluator, keep), minlength=len(graph.ops))
     rows = evaluator.encoded.op_index
     decisions = read(shared, name)["decisions"]
-    assert [[row[0], "keep" if keep[rows[row[0]]] else "mirror", int(runs[rows[row[0]]] == 2)] for row in decisions] == [
-        [row[0], row[2], row[4]] for row in decisions
-    ]
+    assert [
+        [row[0], "keep" if keep[rows[row[0]]] else "mirror", int(runs[rows[row[0]]] == 2)] for row in decisions
+    ] == [[row[0], row[2], row[4]] for row in decisions]
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -135,7 +135,9 @@ def test_a_graph_without_phases_is_left_alone() -> None:
 
 
 def test_a_program_that_updates_between_backward_ops_has_no_plan_that_runs_forward_ops_after_the_update() -> None:
-    """`large` reads w1, and so cannot run again once u1 has overwritten it: 20 of parameters, 100 and 1 are live while `used` runs."""
+    """`large` reads w1, and so cannot run again once u1 has overwritten it: 20 of parameters, 100 and 1 are live while
+    `used` runs.
+    """
     graph = nx.DiGraph()
     graph.add_node("w1", nbytes=10, kind="parameter")
     graph.add_node("w2", nbytes=10, kind="parameter")
@@ -147,7 +149,15 @@ def test_a_program_that_updates_between_backward_ops_has_no_plan_that_runs_forwa
             graph.add_node("u1", nbytes=10, phase="update", updates=((0, 0),), recomputable=False)
             graph.add_node("used", nbytes=1, phase="backward", output=True)
     graph.add_node("u2", nbytes=10, phase="update", updates=((0, 0),), recomputable=False)
-    reads = (("a", "w1"), ("large", "w1"), ("g1", "a"), ("g2", "a"), ("u1", "w1", "g1"), ("used", "large"), ("u2", "w2", "g2"))
+    reads = (
+        ("a", "w1"),
+        ("large", "w1"),
+        ("g1", "a"),
+        ("g2", "a"),
+        ("u1", "w1", "g1"),
+        ("used", "large"),
+        ("u2", "w2", "g2"),
+    )
     for reader, *read in reads:
         for position, value in enumerate(read):
             graph.add_edge(value, reader, at=(position,))

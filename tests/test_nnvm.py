@@ -1,7 +1,7 @@
 """The original's allocator, block for block: the fixtures of `shared/data/mxnet` and the tables of `original.md` 3.
 
-The fixtures hold what MXNet 1.5.1 itself planned. Beyond what it can express (views, updates, workspace, kept siblings, late frees) the
-judge and a slow twin decide.
+The fixtures hold what MXNet 1.5.1 itself planned. Beyond what it can express (views, updates, workspace, kept siblings,
+late frees) the judge and a slow twin decide.
 """
 
 from __future__ import annotations
@@ -106,7 +106,9 @@ def test_without_inplace_pairs_the_totals_are_the_originals_with_and_without_sha
 def test_the_judges_peak_is_the_live_peak_with_and_without_inplace(fixture: Fixture) -> None:
     schedule = fixture.schedule()
     assert simulate(fixture.graph, schedule, memory=MEMORY).peak_bytes == fixture.golden["live_peak_inplace_bytes"]
-    assert simulate(fixture.graph_without_inplace, schedule, memory=MEMORY).peak_bytes == fixture.golden["live_peak_bytes"]
+    assert (
+        simulate(fixture.graph_without_inplace, schedule, memory=MEMORY).peak_bytes == fixture.golden["live_peak_bytes"]
+    )
 
 
 @over(*FILES)
@@ -142,7 +144,9 @@ def test_the_judge_accepts_the_allocation_and_its_arena_is_the_total(fixture: Fi
 
 @pytest.mark.parametrize("name", PLANS)
 def test_recomputation_by_second_runs_of_an_op_gets_the_blocks_of_the_originals_copies(name: str, shared: Path) -> None:
-    plain, planned = (mxnet.load(next((shared / mxnet.FOLDER).glob(f"{name}_{plan}.json*"))) for plan in ("sharing", "memonger"))
+    plain, planned = (
+        mxnet.load(next((shared / mxnet.FOLDER).glob(f"{name}_{plan}.json*"))) for plan in ("sharing", "memonger")
+    )
     graph = split_heads(plain, recomputed(planned))
     evaluator = Evaluator(graph, MEMORY)
     order = second_runs(plain, planned, graph)
@@ -152,21 +156,31 @@ def test_recomputation_by_second_runs_of_an_op_gets_the_blocks_of_the_originals_
         ours = share_blocks(evaluator, rows, match_range=match_range)
         theirs = share_blocks(planned.evaluator(), planned.schedule(), match_range=match_range)
         assert ours.block.tolist() == theirs.block.tolist()
-        assert share_blocks(plain.evaluator(), unsplit, match_range=match_range, first_outputs=True).block.tolist() == ours.block.tolist()
+        assert (
+            share_blocks(plain.evaluator(), unsplit, match_range=match_range, first_outputs=True).block.tolist()
+            == ours.block.tolist()
+        )
         assert ours.total_bytes == planned.golden["by_match_range"][str(match_range)]["total_bytes"]
     schedule = evaluator.schedule(rows)
     allocation = nnvm(graph, schedule, memory=MEMORY)
-    assert simulate(graph, schedule, memory=MEMORY, allocation=allocation).arena_bytes == planned.golden["shared_total_bytes"]
+    assert (
+        simulate(graph, schedule, memory=MEMORY, allocation=allocation).arena_bytes
+        == planned.golden["shared_total_bytes"]
+    )
 
 
 @over(LARGEST)
-def test_the_originals_plan_for_995_layers_takes_4091_mb_and_the_originals_bytes_at_every_range(fixture: Fixture, shared: Path) -> None:
+def test_the_originals_plan_for_995_layers_takes_4091_mb_and_the_originals_bytes_at_every_range(
+    fixture: Fixture, shared: Path
+) -> None:
     trace = json.loads(gzip.decompress((shared / mxnet.FOLDER / "alg3_resnet_15-120-180-15.json.gz").read_bytes()))
     again = {name for name, *_, recomputed in trace["decisions"] if recomputed}
     graph = split_heads(fixture, again)
     evaluator = Evaluator(graph, MEMORY)
     order = np.array([evaluator.encoded.op_index[op] for op in just_in_time(graph, again)])
-    totals = {r: share_blocks(evaluator, order, match_range=int(r)).total_bytes for r in ("0", "1", "2", "4", "8", "16")}
+    totals = {
+        r: share_blocks(evaluator, order, match_range=int(r)).total_bytes for r in ("0", "1", "2", "4", "8", "16")
+    }
     assert totals == trace["best"]["total_bytes_by_match_range"]
     assert totals["16"] == 4289839104
     assert evaluator.evaluate(order) == (trace["best"]["live_peak_bytes"], len(order))
@@ -190,7 +204,12 @@ def ops(*rows: tuple[str, int, str], **attributes: dict[str, Any]) -> Graph:
     read = {name for _, _, reads in rows for name in reads.split()}
     return Graph(
         [
-            Op(name, (Tensor(name, nbytes, output=name not in read),), reads=tuple(reads.split()), **attributes.get(name, {}))
+            Op(
+                name,
+                (Tensor(name, nbytes, output=name not in read),),
+                reads=tuple(reads.split()),
+                **attributes.get(name, {}),
+            )
             for name, nbytes, reads in rows
         ]
     )
@@ -235,8 +254,11 @@ def test_a_request_takes_the_smallest_block_within_the_range_above_else_the_larg
 
 
 @pytest.mark.parametrize(("nbytes", "block"), [(6, "b"), (5, "b"), (7, "a")])
-def test_among_equal_blocks_the_first_released_serves_upward_and_the_last_released_downward(nbytes: int, block: str) -> None:
-    graph = ops(("a", 6, ""), ("b", 6, ""), ("d", 0, "b"), ("e", 0, "a"), ("q", nbytes, "d e"))  # b is released before a
+def test_among_equal_blocks_the_first_released_serves_upward_and_the_last_released_downward(
+    nbytes: int, block: str
+) -> None:
+    # b is released before a
+    graph = ops(("a", 6, ""), ("b", 6, ""), ("d", 0, "b"), ("e", 0, "a"), ("q", nbytes, "d e"))
     found, _ = blocks_of(graph)
     assert found["q"] == found[block]
 
@@ -260,12 +282,19 @@ def test_an_input_read_twice_is_not_taken_though_rule_10_allows_it_and_the_judge
     found, _ = blocks_of(graph)
     assert found["sum"] != found["a"]
     assert simulate(graph, keep_all(graph)).inplace_taken == ((1, "sum", "a"),)
-    assert simulate(graph, keep_all(graph), allocation=nnvm(graph, keep_all(graph), memory=MemoryModel())).arena_bytes == 8
+    assert (
+        simulate(graph, keep_all(graph), allocation=nnvm(graph, keep_all(graph), memory=MemoryModel())).arena_bytes == 8
+    )
 
 
 def test_no_pair_is_added_where_rule_10_gave_the_input_to_an_output_that_nobody_uses() -> None:
     pairs = ((0, 0, False), (0, 1, False))
-    graph = Graph([Op("a", (Tensor("a", 4),)), Op("s", (Tensor("s:0", 4), Tensor("s:1", 4, output=True)), reads=("a",), inplace=pairs)])
+    graph = Graph(
+        [
+            Op("a", (Tensor("a", 4),)),
+            Op("s", (Tensor("s:0", 4), Tensor("s:1", 4, output=True)), reads=("a",), inplace=pairs),
+        ]
+    )
     assert simulate(graph, keep_all(graph)).inplace_taken == ((1, "s:0", "a"),)
     assert blocks_of(graph)[0] == {"a": 0, "s:1": 1, "s:0": 2}
     simulate(graph, keep_all(graph), allocation=nnvm(graph, keep_all(graph), memory=MemoryModel()))
@@ -293,7 +322,9 @@ def test_an_identity_pair_to_an_output_that_nobody_uses_leaves_the_input_to_the_
 
 
 def test_an_identity_pair_shares_while_both_live_and_the_counts_add_up() -> None:
-    graph = ops(("a", 4, ""), ("i", 4, "a"), ("b", 4, "i"), ("c", 4, "a"), ("z", 4, "b c"), i={"inplace": ((0, 0, True),)})
+    graph = ops(
+        ("a", 4, ""), ("i", 4, "a"), ("b", 4, "i"), ("c", 4, "a"), ("z", 4, "b c"), i={"inplace": ((0, 0, True),)}
+    )
     assert blocks_of(graph)[0] == {"a": 0, "i": 0, "b": 1, "c": 2, "z": 0}
 
 
@@ -309,12 +340,27 @@ def test_workspace_and_the_copy_of_a_kept_sibling_are_requests_of_one_step() -> 
     assert blocks_of(graph) == ({"a": 0, "b": 1}, [4, 4, 3])
     pair = Op("pair", (Tensor("pair:0", 4), Tensor("pair:1", 8)))
     graph = Graph([pair, *ops(("a", 1, "")).ops, Op("b", (Tensor("b", 1, output=True),), reads=("pair:0", "pair:1"))])
-    steps = [Compute("pair"), Free("pair:0"), Compute("pair"), Compute("a"), Compute("b"), Free("pair:0"), Free("pair:1")]
+    steps = [
+        Compute("pair"),
+        Free("pair:0"),
+        Compute("pair"),
+        Compute("a"),
+        Compute("b"),
+        Free("pair:0"),
+        Free("pair:1"),
+    ]
     allocation = nnvm(graph, Schedule.of(steps), memory=MemoryModel())
     found = [(b.value, b.execution, b.start, b.end, b.offset) for b in allocation.buffers]
-    # pair:1 in block 0, pair:0 in block 1; the copy of pair:1 takes block 1, which grows; then pair:0 needs one of its own
-    assert found == [("pair:0", 0, 0, 1, 8), ("pair:1", 0, 0, 4, 0), ("pair:0", 1, 1, 4, 16), ("pair:1", 1, 1, 2, 8),
-                     ("a", 0, 2, 4, 8), ("b", 0, 3, 4, 20)]  # fmt: skip
+    # pair:1 in block 0, pair:0 in block 1; the copy of pair:1 takes block 1, which grows; then pair:0 needs one of its
+    # own
+    assert found == [
+        ("pair:0", 0, 0, 1, 8),
+        ("pair:1", 0, 0, 4, 0),
+        ("pair:0", 1, 1, 4, 16),
+        ("pair:1", 1, 1, 2, 8),
+        ("a", 0, 2, 4, 8),
+        ("b", 0, 3, 4, 20),
+    ]
 
 
 def test_a_value_freed_late_or_never_keeps_its_block_and_is_not_taken_in_place() -> None:
@@ -329,12 +375,25 @@ def test_sizes_are_rounded_up_and_values_without_bytes_have_no_block() -> None:
     memory = MemoryModel(alignment=4)
     allocation = nnvm(graph, keep_all(graph), memory=memory)
     trace = simulate(graph, keep_all(graph), memory=memory, allocation=allocation)
-    assert [(b.value, b.nbytes, b.offset) for b in allocation.buffers if b.nbytes] == [("a", 8, 0), ("b", 8, 0), ("c", 4, 8), ("b", 3, 8)]
+    assert [(b.value, b.nbytes, b.offset) for b in allocation.buffers if b.nbytes] == [
+        ("a", 8, 0),
+        ("b", 8, 0),
+        ("c", 4, 8),
+        ("b", 3, 8),
+    ]
     assert trace.arena_bytes == 12
 
 
 def test_a_colour_keeps_parallel_paths_apart() -> None:
-    rows = [("x", 1, ""), ("l1", 8, "x"), ("l2", 4, "l1"), ("r1", 8, "x"), ("r2", 4, "r1"), ("l3", 4, "l2"), ("z", 1, "l3 r2")]
+    rows = [
+        ("x", 1, ""),
+        ("l1", 8, "x"),
+        ("l2", 4, "l1"),
+        ("r1", 8, "x"),
+        ("r2", 4, "r1"),
+        ("l3", 4, "l2"),
+        ("z", 1, "l3 r2"),
+    ]
     one, _ = blocks_of(ops(*rows))
     assert one["r1"] == one["l1"]  # r1 has to wait until l2 has read l1
     two, _ = blocks_of(ops(*rows), colours=2)
@@ -371,7 +430,9 @@ class Twin(NamedTuple):
 class NameLife:
     """One life of a name: from its making (or the start) until it is freed, overwritten, or the end."""
 
-    def __init__(self, steps: tuple[Any, ...], graph: Graph, moments: list[Moment], name: str, k: int, *, made: bool) -> None:
+    def __init__(
+        self, steps: tuple[Any, ...], graph: Graph, moments: list[Moment], name: str, k: int, *, made: bool
+    ) -> None:
         """The life of `name` around step k: made there, or live before it."""
 
         def live(j: int) -> bool:
@@ -383,7 +444,9 @@ class NameLife:
         stop = k if made or begin == k else begin
         while stop < len(steps) and live(stop):
             stop += 1
-        reading = [j for j in range(begin + (made or begin < k), min(stop + 1, len(steps))) if isinstance(steps[j], Compute)]
+        reading = [
+            j for j in range(begin + (made or begin < k), min(stop + 1, len(steps))) if isinstance(steps[j], Compute)
+        ]
         self.reads = [j for j in reading for value in graph.op_named[steps[j].op].reads if value == name]
         last = max(self.reads, default=begin)
         between = [j for j in range(last + 1, min(stop, len(steps) - 1) + 1) if isinstance(steps[j], Compute)]
@@ -457,9 +520,15 @@ def twin(graph: Graph, schedule: Schedule, memory: MemoryModel, match_range: int
         before = (history_of(graph, steps, k - 1, allowed) if k else start_of(graph)).on
         happened = set(lawful[k].inplace) - set(lawful[k - 1].inplace if k else ())
         for output, _, value in happened:
-            names = [name for name, storage in history_of(graph, steps, k, allowed).on.items() if storage == before[value]]
-            old = sum(life(steps, graph, lawful, name, k).uses_from(k) for name in names if before.get(name) == before[value])
-            views = sum(life(steps, graph, lawful, name, k, made=True).uses_from(k) for name in names if name not in before)
+            names = [
+                name for name, storage in history_of(graph, steps, k, allowed).on.items() if storage == before[value]
+            ]
+            old = sum(
+                life(steps, graph, lawful, name, k).uses_from(k) for name in names if before.get(name) == before[value]
+            )
+            views = sum(
+                life(steps, graph, lawful, name, k, made=True).uses_from(k) for name in names if name not in before
+            )
             used = life(steps, graph, lawful, output, k, made=True).uses_from(k)
             identity = next(flag for i, o, flag in op.inplace if op.outputs[o].name == output and op.reads[i] == value)
             if used and (old + views == 1 or identity):
@@ -467,7 +536,9 @@ def twin(graph: Graph, schedule: Schedule, memory: MemoryModel, match_range: int
             else:
                 declined.add((output, run))
         now = history_of(graph, steps, k, allowed)
-        fresh = [(o, t) for o, t in enumerate(op.outputs) if now.on[t.name] == (t.name, run) or (t.name, run) in now.copies]
+        fresh = [
+            (o, t) for o, t in enumerate(op.outputs) if now.on[t.name] == (t.name, run) or (t.name, run) in now.copies
+        ]
         wanted = [(memory.round_up(tensor.nbytes), o, tensor.name) for o, tensor in fresh]
         wanted.append((memory.round_up(op.workspace), -1, op.name))
         for size, o, name in sorted(wanted, reverse=True):
@@ -492,7 +563,9 @@ def twin(graph: Graph, schedule: Schedule, memory: MemoryModel, match_range: int
             elif places:
                 released.append((0, places[-1], storage))
             else:
-                released.append((1, next(o for o, tensor in enumerate(op.outputs) if tensor.name == storage[0]), storage))
+                released.append(
+                    (1, next(o for o, tensor in enumerate(op.outputs) if tensor.name == storage[0]), storage)
+                )
         for _, _, storage in sorted(released):
             if (*storage, False) in found:
                 free.append((found[(*storage, False)], colour[t]))
@@ -513,12 +586,20 @@ def history_of(graph: Graph, steps: tuple[Any, ...], k: int, allowed: set[tuple[
     return moment
 
 
-def life(steps: tuple[Any, ...], graph: Graph, moments: list[Moment], name: str, k: int, *, made: bool = False) -> NameLife:
+def life(
+    steps: tuple[Any, ...], graph: Graph, moments: list[Moment], name: str, k: int, *, made: bool = False
+) -> NameLife:
     return NameLife(steps, graph, moments, name, k, made=made)
 
 
-def naive_step(graph: Graph, steps: tuple[Any, ...], j: int, moment: Moment, allowed: set[tuple[str, int, str]]) -> Moment:
-    return _compute(graph, steps, j, moment, allowed) if isinstance(steps[j], Compute) else _free(graph, j, steps[j].value, moment)
+def naive_step(
+    graph: Graph, steps: tuple[Any, ...], j: int, moment: Moment, allowed: set[tuple[str, int, str]]
+) -> Moment:
+    return (
+        _compute(graph, steps, j, moment, allowed)
+        if isinstance(steps[j], Compute)
+        else _free(graph, j, steps[j].value, moment)
+    )
 
 
 QUICK = settings(suppress_health_check=list(HealthCheck))
@@ -560,6 +641,8 @@ def test_every_kernel_is_compiled_for_one_signature() -> None:
         share_blocks(Evaluator(graph, MemoryModel()), np.array([0, 1]), **options)
     compiled = {name: value.signatures for name, value in vars(kernels).items() if hasattr(value, "signatures")}
     assert {name: len(signatures) for name, signatures in compiled.items() if not name.startswith("_")} == {
-        "count_uses": 1, "colour_paths": 1, "share": 1,
-    }  # fmt: skip
+        "count_uses": 1,
+        "colour_paths": 1,
+        "share": 1,
+    }
     assert all(len(signatures) <= 1 for signatures in compiled.values())

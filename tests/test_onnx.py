@@ -25,7 +25,8 @@ onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper  # noqa: E402
 
 LIGHT = (
-    "bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19", "zfnet512",
+    "bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19",
+        "zfnet512",
 )  # fmt: skip
 SCALING = ("densenet121", "squeezenet")
 
@@ -38,7 +39,8 @@ def manifest(shared: Path) -> dict[str, dict[str, Any]]:
     return json.loads((shared / "data" / "graphs" / "manifest.json").read_text())  # type: ignore[no-any-return]
 
 
-# --- the nine real files ---------------------------------------------------------------------------------------------------
+# --- the nine real files
+# ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -67,7 +69,9 @@ def test_weights_are_parameters_and_running_statistics_are_states(shared: Path, 
     expected = manifest(shared)[f"onnx_light/light_{name}.onnx"]
     graph = from_onnx(light(shared, name))
     kinds = {
-        kind: sum(elements(graph, n) for n, k in graph.nodes(data="kind") if k == kind and not n.endswith(("momentum",)))
+        kind: sum(
+            elements(graph, n) for n, k in graph.nodes(data="kind") if k == kind and not n.endswith(("momentum",))
+        )
         for kind in ("parameter", "state")
     }
     assert kinds == {"parameter": expected["params"] - expected["bn_stats"], "state": expected["bn_stats"]}
@@ -87,8 +91,12 @@ def test_a_batch_of_8_has_8_times_the_activations(shared: Path, name: str) -> No
 @pytest.mark.parametrize("batch", [2, 8])
 def test_a_frozen_batch_is_an_error_that_names_the_reshape(shared: Path, name: str, batch: int) -> None:
     path = light(shared, name)
-    first = next(node.name for node in onnx.load(path).graph.node if node.op_type == "Reshape" and node.input[0] != node.name)
-    with pytest.raises(GraphError, match=rf"light_{name}.onnx: node 'n\d+' \(Reshape\) has batch 1 frozen .*batch={batch}") as error:
+    first = next(
+        node.name for node in onnx.load(path).graph.node if node.op_type == "Reshape" and node.input[0] != node.name
+    )
+    with pytest.raises(
+        GraphError, match=rf"light_{name}.onnx: node 'n\d+' \(Reshape\) has batch 1 frozen .*batch={batch}"
+    ) as error:
         from_onnx(path, batch=batch)
     # inception_v1's first Reshape is of a weight and folds; its batch is frozen in the second.
     assert f"'{'n140' if name == 'inception_v1' else first}'" in str(error.value)
@@ -105,7 +113,9 @@ def test_a_frozen_batch_is_an_error_that_names_the_reshape(shared: Path, name: s
         ("squeezenet", 8 + 1, 8 * 2 + 4),
     ],
 )
-def test_backward_reads_what_onnxruntime_reads(shared: Path, name: str, runtime_tensors: int, runtime_elems: int) -> None:
+def test_backward_reads_what_onnxruntime_reads(
+    shared: Path, name: str, runtime_tensors: int, runtime_elems: int
+) -> None:
     expected = manifest(shared)[f"onnx_training/{name}_training.onnx"]
     graph = from_onnx(light(shared, name))
     assert len(saved(graph)) == expected["saved_tensors"] - runtime_tensors
@@ -140,7 +150,9 @@ def test_dropout_saves_a_bool_mask_that_can_be_drawn_again(shared: Path) -> None
     assert graph.nodes[drop].get("recomputable", True)
     state = graph.nodes[f"{drop}.rng"]
     assert (state["nbytes"], state["cost"], state["recomputable"]) == (16, 0.0, False)
-    assert not [n for n, op in from_onnx(light(shared, "squeezenet"), training=False).nodes(data="op") if op == "GeneratorState"]
+    assert not [
+        n for n, op in from_onnx(light(shared, "squeezenet"), training=False).nodes(data="op") if op == "GeneratorState"
+    ]
 
 
 def test_pool_indices_take_8_bytes_each(shared: Path) -> None:
@@ -157,11 +169,17 @@ def test_nothing_is_written_beside_the_file_and_counts_do_not_depend_on_training
     assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]
 
 
-# --- small models written here ---------------------------------------------------------------------------------------------
+# --- small models written here
+# ---------------------------------------------------------------------------------------------
 
 
 def model(
-    nodes: list[Any], *, shape: list[Any] | None = None, initializers: list[Any] | None = None, outputs: tuple[str, ...] = ("y",), **kw: Any
+    nodes: list[Any],
+    *,
+    shape: list[Any] | None = None,
+    initializers: list[Any] | None = None,
+    outputs: tuple[str, ...] = ("y",),
+    **kw: Any,
 ) -> Any:
     graph = helper.make_graph(
         nodes,
@@ -228,7 +246,9 @@ def test_a_reshape_that_folds_the_batch_into_features_is_refused(tmp_path: Path)
 def test_a_reshape_that_keeps_the_batch_is_accepted(tmp_path: Path) -> None:
     for target in ([-1, 3, 1], [0, 3, 1]):
         shape = helper.make_tensor("t", TensorProto.INT64, [3], target)
-        path = saved_at(tmp_path, model([helper.make_node("Reshape", ["x", "t"], ["y"], name="r")], initializers=[shape]))
+        path = saved_at(
+            tmp_path, model([helper.make_node("Reshape", ["x", "t"], ["y"], name="r")], initializers=[shape])
+        )
         assert from_onnx(path, batch=4, training=False).nodes["r"]["shape"] == (4, 3, 1)
 
 
@@ -257,7 +277,10 @@ def test_an_inner_value_that_is_an_output_too_is_part_of_the_loss(tmp_path: Path
 
 
 def test_names_with_colons_cannot_collide_with_outputs(tmp_path: Path) -> None:
-    nodes = [helper.make_node("MaxPool", ["x"], ["p"], name="p", kernel_shape=[2]), helper.make_node("Relu", ["p"], ["y"], name="p:0")]
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["p"], name="p", kernel_shape=[2]),
+        helper.make_node("Relu", ["p"], ["y"], name="p:0"),
+    ]
     graph = from_onnx(saved_at(tmp_path, model(nodes, shape=[1, 2, 4])), training=False)
     lower(graph)
     assert list(graph) == ["x", "p", "p_0"]
@@ -269,17 +292,29 @@ def test_names_with_colons_cannot_collide_with_outputs(tmp_path: Path) -> None:
         (lambda: b"", "damaged or not an ONNX model"),
         (lambda: b"\x00\x01 no protobuf \xff" * 9, "damaged or not an ONNX model"),
         (lambda: b"ir_version: 8", "damaged or not an ONNX model"),
-        (lambda: model(GEMM, initializers=[weights("w", 3, 4)]).SerializeToString()[:-7], "damaged or not an ONNX model"),
-        (lambda: model(GEMM, initializers=[weights("w", 3, 4)]).SerializeToString().replace(b"fc", b"\xfc\xff"), "is damaged: the name"),
+        (
+            lambda: model(GEMM, initializers=[weights("w", 3, 4)]).SerializeToString()[:-7],
+            "damaged or not an ONNX model",
+        ),
+        (
+            lambda: model(GEMM, initializers=[weights("w", 3, 4)]).SerializeToString().replace(b"fc", b"\xfc\xff"),
+            "is damaged: the name",
+        ),
         (lambda: model([]), "damaged or not an ONNX model: it has no nodes"),
         (lambda: model([helper.make_node("STFT", ["x"], ["y"], name="e")]), r"no rule for node 'e' \(STFT\)"),
-        (lambda: model([helper.make_node("Relu", ["x"], ["y"], name="r", domain="acme")]), r"no rule for node 'r' \(acme.Relu\)"),
-        (lambda: model([helper.make_node("Relu", ["gone"], ["y"], name="r")]), r"'r' \(Relu\) reads 'gone', which nothing"),
+        (
+            lambda: model([helper.make_node("Relu", ["x"], ["y"], name="r", domain="acme")]),
+            r"no rule for node 'r' \(acme.Relu\)",
+        ),
+        (
+            lambda: model([helper.make_node("Relu", ["gone"], ["y"], name="r")]),
+            r"'r' \(Relu\) reads 'gone', which nothing",
+        ),
         (lambda: model([helper.make_node("Relu", ["x"], ["x"], name="r")]), r"'r' \(Relu\) makes 'x', which exists"),
         (lambda: model([helper.make_node("Relu", ["x"], ["z"], name="r")]), "output 'y' is made by no node"),
         (lambda: model(GEMM, initializers=[weights("w", 5, 4)]), "shape inference failed: .*fc"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_file_is_one_line_that_names_it(tmp_path: Path, build: Callable[[], Any], message: str) -> None:
     path = saved_at(tmp_path, build())
     with pytest.raises(GraphError, match=message) as error:
@@ -303,7 +338,9 @@ def test_every_truncation_of_a_real_file_is_refused(shared: Path, tmp_path: Path
 
 @settings(max_examples=30)
 @given(st.data())
-def test_a_damaged_file_is_read_or_refused_in_one_line(shared: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_a_damaged_file_is_read_or_refused_in_one_line(
+    shared: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     content = bytearray(light(shared, "bvlc_alexnet").read_bytes())
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
@@ -334,12 +371,20 @@ def altered(what: Any, change: Callable[[Any], Any]) -> Any:
     [
         (lambda made: made.graph.input.append(made.graph.input[0]), "has two inputs named 'x'"),
         (lambda made: made.graph.initializer.append(weights("w", 3, 9)), "has two initializers named 'w'"),
-        (lambda made: made.graph.initializer[0].dims.__setitem__(0, -3), r"initializer 'w' has a size below 0: \[-3, 4\]"),
-        (lambda made: setattr(made.opset_import[0], "version", 999), "has operator set 999, and the onnx package here knows 1 to"),
+        (
+            lambda made: made.graph.initializer[0].dims.__setitem__(0, -3),
+            r"initializer 'w' has a size below 0: \[-3, 4\]",
+        ),
+        (
+            lambda made: setattr(made.opset_import[0], "version", 999),
+            "has operator set 999, and the onnx package here knows 1 to",
+        ),
         (lambda made: setattr(made.opset_import[0], "version", 0), "has operator set 0,"),
         (
             lambda made: made.graph.sparse_initializer.append(
-                helper.make_sparse_tensor(weights("s", 1), helper.make_tensor("at", TensorProto.INT64, [1], [0]), [3, 4])
+                helper.make_sparse_tensor(
+                    weights("s", 1), helper.make_tensor("at", TensorProto.INT64, [1], [0]), [3, 4]
+                )
             ),
             "initializer 's' is sparse",
         ),
@@ -348,7 +393,7 @@ def altered(what: Any, change: Callable[[Any], Any]) -> Any:
             "input: value 'x' is of dtype 'float8e5m2fnuz'; known: float64",
         ),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("training", [True, False])
 def test_what_a_file_may_not_say_is_refused_by_name(tmp_path: Path, change: Any, message: str, training: bool) -> None:
     path = saved_at(tmp_path, altered(model(GEMM, initializers=[weights("w", 3, 4)]), change))
@@ -361,12 +406,16 @@ def test_a_file_above_2_gib_is_named_for_what_it_is_without_reading_it(tmp_path:
     with path.open("wb") as file:
         file.truncate(2**31)  # a hole: it takes no room
     for read in (from_onnx, read_graph):
-        with pytest.raises(GraphError, match="is larger than 2 GiB, which no ONNX file can be; save its weights beside it"):
+        with pytest.raises(
+            GraphError, match="is larger than 2 GiB, which no ONNX file can be; save its weights beside it"
+        ):
             read(path)
 
 
 def test_functions_of_the_file_are_written_out(tmp_path: Path) -> None:
-    """Two calls of a layer, relu(x w), each with weights of its own: 3 x 3 and 3 x 4; the relu's own output is saved, 2 x 3 and 2 x 4."""
+    """Two calls of a layer, relu(x w), each with weights of its own: 3 x 3 and 3 x 4; the relu's own output is saved, 2
+    x 3 and 2 x 4.
+    """
     body = [helper.make_node("MatMul", ["a", "b"], ["p"]), helper.make_node("Relu", ["p"], ["q"])]
     layer = helper.make_function("mine", "Layer", ["a", "b"], ["q"], body, [helper.make_opsetid("", 13)])
     nodes = [
@@ -408,9 +457,15 @@ def test_a_stored_tensor_that_is_an_output_hides_no_size(tmp_path: Path) -> None
 def test_normalizations_that_are_functions_of_the_standard_have_the_shape_of_what_they_read(
     tmp_path: Path, op: str, opset: int, inputs: dict[str, tuple[int, ...]], attributes: dict[str, Any]
 ) -> None:
-    nodes = [helper.make_node(op, ["x", *inputs], ["n"], name="n", **attributes), helper.make_node("Conv", ["n", "w"], ["y"], name="c")]
+    nodes = [
+        helper.make_node(op, ["x", *inputs], ["n"], name="n", **attributes),
+        helper.make_node("Conv", ["n", "w"], ["y"], name="c"),
+    ]
     stored = [weights("w", 5, 4, 1, 1), *(weights(name, *shape) for name, shape in inputs.items())]
-    made = altered(model(nodes, shape=[2, 4, 3, 3], initializers=stored), lambda found: setattr(found.opset_import[0], "version", opset))
+    made = altered(
+        model(nodes, shape=[2, 4, 3, 3], initializers=stored),
+        lambda found: setattr(found.opset_import[0], "version", opset),
+    )
     graph = from_onnx(saved_at(tmp_path, made))
     assert (graph.nodes["n"]["shape"], graph.nodes["c"]["shape"]) == ((2, 4, 3, 3), (2, 5, 3, 3))
 

@@ -1,7 +1,8 @@
 """Each row of ONNX's table against an independent count.
 
-Forward passes are onnx's own reference implementation, shapes onnx's own inference. A gradient is computed from nothing but what its
-row lists and compared with differences of the forward pass; a permission to work in place, and a view, with what the op does to data.
+Forward passes are onnx's own reference implementation, shapes onnx's own inference. A gradient is computed from nothing
+but what its row lists and compared with differences of the forward pass; a permission to work in place, and a view,
+with what the op does to data.
 """
 
 from __future__ import annotations
@@ -117,17 +118,22 @@ def _evaluator(op: str, places: tuple[int, ...], text: str, outputs: int, opset:
     names = [f"i{k}" if k in places else "" for k in range(max(places, default=-1) + 1)]
     node = helper.make_node(op, names, [f"o{k}" for k in range(outputs)], **params)
     graph = helper.make_graph(
-        [node], "g", [helper.make_tensor_value_info(f"i{k}", TensorProto.DOUBLE, None) for k in places],
+        [node],
+        "g",
+        [helper.make_tensor_value_info(f"i{k}", TensorProto.DOUBLE, None) for k in places],
         [helper.make_empty_tensor_value_info(f"o{k}") for k in range(outputs)],
-    )  # fmt: skip
+    )
     return ReferenceEvaluator(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10))
 
 
-# --- gradients that need no formula ------------------------------------------------------------------------------------------
+# --- gradients that need no formula
+# ------------------------------------------------------------------------------------------
 
 
 def linear(case: Case, position: int) -> Slope:
-    """Of an op that is linear in this input: what each element of it does to the output, given the listed reads and no more."""
+    """Of an op that is linear in this input: what each element of it does to the output, given the listed reads and no
+    more.
+    """
 
     def slope(dy: Array, *reads: Array) -> Array:
         refs = case.row.gradient(position).refs(position)  # type: ignore[union-attr]
@@ -137,7 +143,9 @@ def linear(case: Case, position: int) -> Slope:
         for index in np.ndindex(made.shape):
             probe = np.zeros_like(made)
             probe[index] = 1.0
-            made[index] = (dy * case.run(*(probe if k == position else value for k, value in enumerate(inputs)))[0]).sum()
+            made[index] = (
+                dy * case.run(*(probe if k == position else value for k, value in enumerate(inputs)))[0]
+            ).sum()
         return made
 
     return slope
@@ -167,7 +175,9 @@ def difference(case: Case, inputs: Sequence[Array], position: int, dy: Array) ->
     return made
 
 
-def by(rule: Callable[[Case, int], Slope], op: str, inputs: Sequence[Array], positions: Sequence[int], **more: Any) -> Case:
+def by(
+    rule: Callable[[Case, int], Slope], op: str, inputs: Sequence[Array], positions: Sequence[int], **more: Any
+) -> Case:
     """A case whose gradients at these positions are made by one of the rules above."""
     case = Case(op, inputs, **more)
     return Case(op, inputs, {k: rule(case, k) for k in positions}, **more)
@@ -178,7 +188,8 @@ def keep(dy: Array, like: Array) -> Array:
     return np.broadcast_to(dy, like.shape)
 
 
-# --- ops that keep what onnx's reference does not make -----------------------------------------------------------------------
+# --- ops that keep what onnx's reference does not make
+# -----------------------------------------------------------------------
 
 
 def sigmoid(x: Array) -> Array:
@@ -214,8 +225,12 @@ def lstm(x: Array, w: Array, r: Array, b: Array, h: Array, c: Array, peepholes: 
     return [np.array(hidden)[:, None], h[None], c[None], np.array(kept)[:, None]]
 
 
-def lstm_gates(dy: Array, r: Array, kept: Array, c0: Array, peepholes: Array | None = None) -> tuple[Array, Array, Array, Array]:
-    """Gradients of all gates before their activations, of the first states and of the peepholes, from what training keeps."""
+def lstm_gates(
+    dy: Array, r: Array, kept: Array, c0: Array, peepholes: Array | None = None
+) -> tuple[Array, Array, Array, Array]:
+    """Gradients of all gates before their activations, of the first states and of the peepholes, from what training
+    keeps.
+    """
     size = r.shape[2]
     pi, po, pf = np.zeros((3, size)) if peepholes is None else peepholes.reshape(3, size)
     dh, dc, dp = np.zeros_like(c0[0]), np.zeros_like(c0[0]), np.zeros((3, size))
@@ -288,9 +303,12 @@ STEPS, BATCH, WIDTH, HIDDEN = 3, 2, 4, 2
 def layer(gates: int, biases: int) -> list[Array]:
     """x, weights, recurrent weights, bias, first hidden state."""
     return [
-        some(STEPS, BATCH, WIDTH), some(1, gates * HIDDEN, WIDTH) / 2, some(1, gates * HIDDEN, HIDDEN) / 2,
-        some(1, biases * gates * HIDDEN), some(1, BATCH, HIDDEN),
-    ]  # fmt: skip
+        some(STEPS, BATCH, WIDTH),
+        some(1, gates * HIDDEN, WIDTH) / 2,
+        some(1, gates * HIDDEN, HIDDEN) / 2,
+        some(1, biases * gates * HIDDEN),
+        some(1, BATCH, HIDDEN),
+    ]
 
 
 LSTM_LAYER = [*layer(4, 2), some(1, BATCH, HIDDEN)]
@@ -302,7 +320,8 @@ RECURRENT: list[Case] = [
         {
             0: lambda dy, r, kept, c0, *p_w: lstm_gates(dy, r, kept, c0, *p_w[:-1])[0] @ p_w[-1][0],
             1: lambda dy, r, kept, c0, *p_x: outer(lstm_gates(dy, r, kept, c0, *p_x[:-1])[0], p_x[-1]),
-            2: lambda dy, r, kept, c0, *more: outer(lstm_gates(dy, r, kept, c0, *more[:-2])[0], shifted(more[-1], more[-2])),
+            2: lambda dy, r, kept, c0, *more: outer(lstm_gates(dy, r, kept, c0, *more[:-2])[0],
+                shifted(more[-1], more[-2])),
             3: lambda dy, r, kept, c0, *p: np.tile(lstm_gates(dy, r, kept, c0, *p)[0].sum((0, 1)), 2)[None],
             4: lambda dy, r, kept, c0, *p: lstm_gates(dy, r, kept, c0, *p)[1][None],
             5: lambda dy, r, kept, c0, *p: lstm_gates(dy, r, kept, c0, *p)[2][None],
@@ -322,7 +341,8 @@ RECURRENT: list[Case] = [
             0: lambda dy, r, h0, y, kept, w: gru_gates(dy, r, h0, y, kept)[0] @ w[0],
             1: lambda dy, r, h0, y, kept, x: outer(gru_gates(dy, r, h0, y, kept)[0], x),
             2: lambda dy, r, h0, y, kept: outer(gru_gates(dy, r, h0, y, kept)[1], shifted(y, h0)),
-            3: lambda dy, r, h0, y, kept: np.concatenate([found.sum((0, 1)) for found in gru_gates(dy, r, h0, y, kept)[:2]])[None],
+            3: lambda dy, r, h0, y, kept: np.concatenate([found.sum((0, 1)) for found in gru_gates(dy, r, h0, y,
+                kept)[:2]])[None],
             4: lambda dy, r, h0, y, kept: gru_gates(dy, r, h0, y, kept)[2][None],
         },
         params={"hidden_size": HIDDEN, "linear_before_reset": 1}, outputs=3, forward=gru,
@@ -344,7 +364,8 @@ RECURRENT: list[Case] = [
 ]  # fmt: skip
 
 
-# --- matrix products, convolutions, attention --------------------------------------------------------------------------------
+# --- matrix products, convolutions, attention
+# --------------------------------------------------------------------------------
 
 Q, K, V = some(1, 1, 3, 4), some(1, 1, 5, 4), some(1, 1, 5, 2)
 BIAS = some(1, 1, 3, 5)
@@ -353,11 +374,14 @@ DEFORM = [some(1, 1, 4, 4), some(1, 1, 2, 2), some(1, 8, 3, 3) / 5, some(1), pos
 PRODUCTS: list[Case] = [
     # 2 Cin K for each output element; 5 x 2 of them are inside.
     by(linear, "Conv", [some(1, 2, 7), some(3, 2, 3), some(3)], (0, 1, 2), flops=2 * 2 * 3 * 15),
-    by(linear, "Conv", [some(1, 4, 5, 5), some(4, 2, 3, 3)], (0, 1), params={"group": 2, "pads": [1, 1, 1, 1], "strides": [2, 2]},
+    by(linear, "Conv", [some(1, 4, 5, 5), some(4, 2, 3, 3)], (0, 1), params={"group": 2, "pads": [1, 1, 1, 1],
+        "strides": [2, 2]},
        flops=2 * 2 * 9 * 4 * 9),
-    by(linear, "ConvTranspose", [some(1, 2, 4), some(2, 3, 3), some(3)], (0, 1, 2), params={"strides": [2]}, flops=2 * 2 * 4 * 3 * 3),
+    by(linear, "ConvTranspose", [some(1, 2, 4), some(2, 3, 3), some(3)], (0, 1, 2), params={"strides": [2]},
+        flops=2 * 2 * 4 * 3 * 3),
     Case("Gemm", [some(2, 3), some(4, 3), some(4)],
-         {0: lambda dy, b: dy @ b, 1: lambda dy, a: dy.T @ a, 2: lambda dy: dy.sum(0)}, params={"transB": 1}, flops=2 * 2 * 3 * 4),
+         {0: lambda dy, b: dy @ b, 1: lambda dy, a: dy.T @ a, 2: lambda dy: dy.sum(0)}, params={"transB": 1},
+             flops=2 * 2 * 3 * 4),
     Case("MatMul", [some(2, 2, 3), some(2, 3, 4)],
          {0: lambda dy, b: dy @ b.swapaxes(1, 2), 1: lambda dy, a: a.swapaxes(1, 2) @ dy}, flops=2 * 2 * 2 * 3 * 4),
     Case("Einsum", TRIPLE[:2], {0: lambda dy, b: dy @ b.T, 1: lambda dy, a: a.T @ dy}, params={"equation": "ij,jk->ik"},
@@ -380,11 +404,13 @@ PRODUCTS: list[Case] = [
         i: lambda dy, q, k, v, i=i: attention_slopes(dy, q, k, v, *attention(q, k, v))[i] for i in range(3)
     }, forward=lambda q, k, v: attention(q, k, v)[:1], flops=15 * (2 * 4 + 2 * 2 + 5), shaped=False),
     by(again, "Attention", [Q, K, V, BIAS], (0, 1, 2, 3), flops=15 * (2 * 4 + 2 * 2 + 5)),
-    by(again, "Attention", [some(1, 3, 4), some(1, 5, 4), some(1, 5, 4)], (0, 1, 2), params={"q_num_heads": 2, "kv_num_heads": 2},
+    by(again, "Attention", [some(1, 3, 4), some(1, 5, 4), some(1, 5, 4)], (0, 1, 2), params={"q_num_heads": 2,
+        "kv_num_heads": 2},
        flops=15 * (2 * 4 + 2 * 4 + 5)),
 ]  # fmt: skip
 
-# --- normalizations and losses -------------------------------------------------------------------------------------------------
+# --- normalizations and losses
+# -------------------------------------------------------------------------------------------------
 
 EPSILON = 1e-5
 ROWS, SCALE, SHIFT = some(2, 3, 4), some(4), some(4)
@@ -430,21 +456,25 @@ def lrn_dx(dy: Array, x: Array, y: Array) -> Array:
 NORMALIZATIONS: list[Case] = [
     Case("BatchNormalization", [IMAGES, SCALE, SHIFT], {
         0: lambda dy, x, scale, mean, inverse: layer_norm_dx(
-            dy.swapaxes(0, 1).reshape(4, -1), x.swapaxes(0, 1).reshape(4, -1), scale[:, None], mean[:, None], inverse[:, None]
+            dy.swapaxes(0, 1).reshape(4, -1), x.swapaxes(0, 1).reshape(4, -1), scale[:, None], mean[:, None], inverse[:,
+                None]
         ).reshape(4, 2, 3, 2).swapaxes(0, 1),
         1: lambda dy, x, mean, inverse: (dy * (x - mean[:, None, None]) * inverse[:, None, None]).sum((0, 2, 3)),
         2: lambda dy: dy.sum((0, 2, 3)),
     }, outputs=3, shaped=False, forward=lambda x, scale, shift: [
-        (x - x.mean((0, 2, 3), keepdims=True)) / np.sqrt(x.var((0, 2, 3), keepdims=True) + EPSILON) * scale[:, None, None]
+        (x - x.mean((0, 2, 3), keepdims=True)) / np.sqrt(x.var((0, 2, 3), keepdims=True) + EPSILON) * scale[:, None,
+            None]
         + shift[:, None, None], x.mean((0, 2, 3)), 1 / np.sqrt(x.var((0, 2, 3)) + EPSILON),
     ]),
     Case("BatchNormalization", [IMAGES, SCALE, SHIFT, some(4), positive(4)], {
         0: lambda dy, scale, var: dy * (scale / np.sqrt(var + EPSILON))[:, None, None],
-        1: lambda dy, x, mean, var: (dy * (x - mean[:, None, None]) / np.sqrt(var + EPSILON)[:, None, None]).sum((0, 2, 3)),
+        1: lambda dy, x, mean, var: (dy * (x - mean[:, None, None]) / np.sqrt(var + EPSILON)[:, None, None]).sum((0, 2,
+            3)),
         2: lambda dy: dy.sum((0, 2, 3)),
     }),
     Case("LayerNormalization", [ROWS, SCALE, SHIFT], {
-        0: layer_norm_dx, 1: lambda dy, x, mean, inverse: (dy * (x - mean) * inverse).sum((0, 1)), 2: lambda dy: dy.sum((0, 1)),
+        0: layer_norm_dx, 1: lambda dy, x, mean, inverse: (dy * (x - mean) * inverse).sum((0, 1)),
+            2: lambda dy: dy.sum((0, 1)),
     }, outputs=3),
     Case("LayerNormalization", [ROWS, SCALE, SHIFT], {
         0: lambda dy, x, scale: layer_norm_dx(dy, x, scale, x.mean(-1, keepdims=True), centred(x)[1]),
@@ -465,7 +495,8 @@ NORMALIZATIONS: list[Case] = [
     Case("Dropout", [ROWS], {0: lambda dy: dy}),
     Case("SoftmaxCrossEntropyLoss", [some(3, 4), LABELS], {0: cross_entropy_slope}, outputs=2),
     Case("SoftmaxCrossEntropyLoss", [some(3, 4), LABELS, WEIGHTS], {0: cross_entropy_slope}, outputs=2),
-    Case("SoftmaxCrossEntropyLoss", [some(3, 4), LABELS], {0: lambda dy, x, labels: cross_entropy_slope(dy, log_softmax(x), labels)}),
+    Case("SoftmaxCrossEntropyLoss", [some(3, 4), LABELS], {0: lambda dy, x,
+        labels: cross_entropy_slope(dy, log_softmax(x), labels)}),
     Case("SoftmaxCrossEntropyLoss", [some(3, 4), LABELS, WEIGHTS], {
         0: lambda dy, x, labels, weights: cross_entropy_slope(dy, log_softmax(x), labels, weights),
     }),
@@ -476,7 +507,8 @@ NORMALIZATIONS: list[Case] = [
          forward=lambda mean, var, m, s: [0.9 * mean + 0.1 * m, 0.9 * var + 0.1 * (1 / s**2 - EPSILON)]),
 ]  # fmt: skip
 
-# --- windows -----------------------------------------------------------------------------------------------------------------
+# --- windows
+# -----------------------------------------------------------------------------------------------------------------
 
 
 def spread(dy: Array, indices: Array, like: tuple[int, ...]) -> Array:
@@ -500,10 +532,12 @@ def twice(x: Array) -> Array:
 # The middles of 2 by 3 pixels of an image from -1 to 1, as (x, y, 1).
 PLACES = np.array([[[[x, y, 1.0] for x in (-2 / 3, 0.0, 2 / 3)] for y in (-0.5, 0.5)]])
 WINDOWS: list[Case] = [
-    Case("MaxPool", [PIXELS], {0: lambda dy, where: spread(dy, where, PIXELS.shape)}, params=HALF, outputs=2, flops=4 * 4),
+    Case("MaxPool", [PIXELS], {0: lambda dy, where: spread(dy, where, PIXELS.shape)}, params=HALF, outputs=2,
+        flops=4 * 4),
     Case("MaxPool", [PIXELS], {0: lambda dy, x, y: extreme(twice(dy), x, twice(y))}, params=HALF, flops=4 * 4),
     by(linear, "AveragePool", [PIXELS], (0,), params={**HALF, "pads": [1, 1, 0, 0], "ceil_mode": 1}, flops=9 * 4),
-    by(linear, "AveragePool", [PIXELS], (0,), params={"kernel_shape": [3, 3], "auto_pad": "SAME_UPPER", "strides": [2, 2]}, flops=4 * 9),
+    by(linear, "AveragePool", [PIXELS], (0,), params={"kernel_shape": [3, 3], "auto_pad": "SAME_UPPER",
+        "strides": [2, 2]}, flops=4 * 9),
     Case("LpPool", [PIXELS], {0: lambda dy, x, y: twice(dy) * x / twice(y)}, params={**HALF, "p": 2}, flops=2 * 4 * 4),
     by(linear, "GlobalAveragePool", [PIXELS], (0,)),
     Case("GlobalMaxPool", [PIXELS], {0: extreme}),
@@ -514,14 +548,18 @@ WINDOWS: list[Case] = [
        params={"output_height": 2, "output_width": 2}),
     by(linear, "GridSample", [PIXELS, np.linspace(-0.8, 0.7, 8).reshape(1, 2, 2, 2)], (0,)),
     by(again, "GridSample", [PIXELS, np.linspace(-0.8, 0.7, 8).reshape(1, 2, 2, 2)], (1,)),
-    by(linear, "AffineGrid", [some(1, 2, 3)], (0,), static={1: ints(1, 1, 2, 3)}, forward=lambda theta: [PLACES @ theta[0].T]),
+    by(linear, "AffineGrid", [some(1, 2, 3)], (0,), static={1: ints(1, 1, 2, 3)},
+        forward=lambda theta: [PLACES @ theta[0].T]),
     by(linear, "Resize", [PIXELS], (0,), static={3: ints(1, 1, 8, 6)}, params={"mode": "linear"}),
-    by(linear, "Resize", [PIXELS], (0,), static={2: np.array([1.0, 1.0, 2.0, 0.6], np.float32)}, params={"mode": "linear"}),
-    by(linear, "Upsample", [PIXELS], (0,), static={1: np.array([1.0, 1.0, 2.0, 2.0], np.float32)}, opset=9, forward=lambda x: [twice(x)]),
+    by(linear, "Resize", [PIXELS], (0,), static={2: np.array([1.0, 1.0, 2.0, 0.6], np.float32)},
+        params={"mode": "linear"}),
+    by(linear, "Upsample", [PIXELS], (0,), static={1: np.array([1.0, 1.0, 2.0, 2.0], np.float32)}, opset=9,
+        forward=lambda x: [twice(x)]),
     by(linear, "Col2Im", [some(1, 4, 4)], (0,), static={1: ints(3, 3), 2: ints(2, 2)}),
 ]  # fmt: skip
 
-# --- element by element ------------------------------------------------------------------------------------------------------
+# --- element by element
+# ------------------------------------------------------------------------------------------------------
 
 ANY, POSITIVE, SMALL = some(7), positive(7), some(7) / 3
 ERF = np.vectorize(math.erf)
@@ -577,11 +615,15 @@ A, B = some(3, 4), some(4)
 TABLE, ANGLES = some(1, 2, 1, 4), np.linspace(0.2, 1.4, 2).reshape(1, 1, 2)
 TURNS = np.array([[1.0, 2.0], [0.3, 0.1]])  # by position
 # Where onnx's reference works in float32, too coarse for differences.
-EXACT: dict[str, Callable[..., list[Array]]] = {"Erf": lambda x: [ERF(x)], "Gelu": lambda x: [x * (1 + ERF(x / math.sqrt(2))) / 2]}
+EXACT: dict[str, Callable[..., list[Array]]] = {
+    "Erf": lambda x: [ERF(x)],
+    "Gelu": lambda x: [x * (1 + ERF(x / math.sqrt(2))) / 2],
+}
 ELEMENTWISE: list[Case] = [
     *(Case(op, [x], {0: lambda dy, y, slope=slope: dy * slope(y)}) for op, (x, slope) in BY_OUTPUT.items()),
     *(
-        Case(op, [x], {0: lambda dy, x, slope=slope: dy * slope(x)}, forward=EXACT.get(op)) for op, (x, slope) in BY_INPUT.items()
+        Case(op, [x], {0: lambda dy, x, slope=slope: dy * slope(x)}, forward=EXACT.get(op)) for op, (x,
+            slope) in BY_INPUT.items()
     ),
     Case("Clip", [A], {0: lambda dy, x: dy * (abs(x) < 1)}, static={1: np.array(-1.0), 2: np.array(1.0)}),
     Case("Neg", [A], {0: lambda dy: -dy}),
@@ -589,15 +631,19 @@ ELEMENTWISE: list[Case] = [
     Case("Sum", [A, B, A + 1], {0: lambda dy: dy, 1: lambda dy: dy.sum(0), 2: lambda dy: dy}, flops=2 * 12),
     Case("Mean", [A, B], {0: lambda dy: dy / 2, 1: lambda dy: dy.sum(0) / 2}, flops=2 * 12),
     *(
-        Case(op, [A, B + 0.01, some(3, 4) + 0.02], {0: extreme, 1: lambda dy, x, y: extreme(dy, x, y).sum(0), 2: extreme}, flops=2 * 12)
+        Case(op, [A, B + 0.01, some(3, 4) + 0.02], {0: extreme, 1: lambda dy, x, y: extreme(dy, x, y).sum(0),
+            2: extreme}, flops=2 * 12)
         for op in ("Max", "Min")
     ),
     Case("Sub", [A, B], {0: lambda dy: dy, 1: lambda dy: -dy.sum(0)}),
     Case("Mul", [A, B], {0: lambda dy, b: dy * b, 1: lambda dy, a: (dy * a).sum(0)}),
     Case("Div", [A, B], {0: lambda dy, b: dy / b, 1: lambda dy, a, b: -(dy * a / b**2).sum(0)}),
-    Case("Mod", [A, B * 0.37], {0: lambda dy: dy, 1: lambda dy, a, b: -(dy * np.trunc(a / b)).sum(0)}, params={"fmod": 1}),
-    Case("Pow", [positive(3, 4), B], {0: lambda dy, x, c: dy * c * x ** (c - 1), 1: lambda dy, x, y: (dy * y * np.log(x)).sum(0)}),
-    Case("PRelu", [A, B], {0: lambda dy, x, s: dy * np.where(x > 0, 1, s), 1: lambda dy, x: (dy * np.minimum(x, 0)).sum(0)}),
+    Case("Mod", [A, B * 0.37], {0: lambda dy: dy, 1: lambda dy, a, b: -(dy * np.trunc(a / b)).sum(0)},
+        params={"fmod": 1}),
+    Case("Pow", [positive(3, 4), B], {0: lambda dy, x, c: dy * c * x ** (c - 1), 1: lambda dy, x,
+        y: (dy * y * np.log(x)).sum(0)}),
+    Case("PRelu", [A, B], {0: lambda dy, x, s: dy * np.where(x > 0, 1, s), 1: lambda dy,
+        x: (dy * np.minimum(x, 0)).sum(0)}),
     Case("Where", [A > 0, A, B], {1: lambda dy, c: dy * c, 2: lambda dy, c: (dy * ~c).sum(0)}),
     by(linear, "RotaryEmbedding", [TABLE, np.cos(ANGLES), np.sin(ANGLES)], (0,)),
     by(linear, "RotaryEmbedding", [TABLE, np.cos(TURNS), np.sin(TURNS), ints(1).reshape(1, 1)], (0,)),
@@ -610,7 +656,8 @@ ELEMENTWISE: list[Case] = [
     Case("BitwiseNot", [ints(3, 5)]),
 ]  # fmt: skip
 
-# --- reductions and moves ----------------------------------------------------------------------------------------------------
+# --- reductions and moves
+# ----------------------------------------------------------------------------------------------------
 
 LAST = {1: ints(-1)}
 POSITIVES = positive(2, 3)
@@ -627,7 +674,8 @@ REDUCTIONS: list[Case] = [
     Case("ReduceLogSum", [POSITIVES], {0: lambda dy, y: keep(dy * np.exp(-y), POSITIVES)}, static=LAST),
     *(Case(op, [ROWS], params=params) for op in ("ArgMax", "ArgMin") for params in ({"axis": 1}, {"keepdims": 0})),
     by(linear, "CumSum", [A], (0,), static={1: np.array(1)}),
-    Case("CumProd", [A], {0: lambda dy, x, y: np.cumsum((dy * y)[:, ::-1], 1)[:, ::-1] / x}, static={1: np.array(1)}, opset=26,
+    Case("CumProd", [A], {0: lambda dy, x, y: np.cumsum((dy * y)[:, ::-1], 1)[:, ::-1] / x}, static={1: np.array(1)},
+        opset=26,
          forward=lambda x: [np.cumprod(x, 1)]),
     Case("TopK", [some(5)], {0: lambda dy, where: spread(dy, where, (5,))}, static={1: ints(2)}, outputs=2),
     Case("Det", [some(2, 3, 3)], {0: lambda dy, x, y: (dy * y)[:, None, None] * np.linalg.inv(x).swapaxes(1, 2)}),
@@ -685,12 +733,17 @@ IDS = [f"{case.op}-{k}" for k, case in enumerate(CASES)]
 every_case = pytest.mark.parametrize("case", CASES, ids=IDS)
 #: Rows of onnxruntime's training graphs: `test_onnx_training.py` has real ones.
 TRAINING = {
-    "ReluGrad", "Scale", "DropoutGrad", "ConvGrad", "BatchNormInternal", "BatchNormalizationGrad", "MaxPoolGrad", "AveragePoolGrad",
+    "ReluGrad", "Scale", "DropoutGrad", "ConvGrad", "BatchNormInternal", "BatchNormalizationGrad", "MaxPoolGrad",
+        "AveragePoolGrad",
     "SoftmaxCrossEntropyLossGrad", "ConcatTraining", "SplitTraining", "InPlaceAccumulatorV2",
 }  # fmt: skip
 VIEWS = {"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze"}
 #: Ops without arithmetic.
-STILL = {case.op for case in MOVES} - {"DFT", "Bernoulli", "Multinomial"} - {case.op for case in MOVES if case.op.startswith("Random")}
+STILL = (
+    {case.op for case in MOVES}
+    - {"DFT", "Bernoulli", "Multinomial"}
+    - {case.op for case in MOVES if case.op.startswith("Random")}
+)
 STILL |= {"MaxUnpool"}
 
 
@@ -720,7 +773,11 @@ def test_the_listed_reads_are_enough_for_each_gradient(case: Case) -> None:
         gradient = row.gradient(position)
         assert gradient is not None
         sources = {"in": list(case.inputs), "out": outputs}
-        reads = [sources[side][k] for side, k in gradient.refs(position) if k < len(sources[side]) or not row.lacks((side, k))]
+        reads = [
+            sources[side][k]
+            for side, k in gradient.refs(position)
+            if k < len(sources[side]) or not row.lacks((side, k))
+        ]
         found = np.asarray(slope(dy, *reads))
         np.testing.assert_allclose(found, difference(case, case.inputs, position, dy), rtol=2e-5, atol=2e-6)
 
@@ -758,13 +815,18 @@ def inferred(case: Case) -> list[TensorType]:
     ]
     made = [helper.make_empty_tensor_value_info(f"o{k}") for k in range(case.outputs)]
     model = helper.make_model(
-        helper.make_graph([node], "g", fed, made, initializer=fixed), opset_imports=[helper.make_opsetid("", case.opset)], ir_version=10
+        helper.make_graph([node], "g", fed, made, initializer=fixed),
+        opset_imports=[helper.make_opsetid("", case.opset)],
+        ir_version=10,
     )
     assert schema.name == case.op
     found = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
     types = {value.name: value.type.tensor_type for value in (*found.graph.output, *found.graph.value_info)}
     return [
-        TensorType(tuple(dim.dim_value for dim in types[f"o{k}"].shape.dim), helper.tensor_dtype_to_np_dtype(types[f"o{k}"].elem_type).name)
+        TensorType(
+            tuple(dim.dim_value for dim in types[f"o{k}"].shape.dim),
+            helper.tensor_dtype_to_np_dtype(types[f"o{k}"].elem_type).name,
+        )
         for k in range(case.outputs)
     ]
 
@@ -793,13 +855,25 @@ def test_sizes_of_what_training_keeps_are_those_of_the_values(case: Case) -> Non
 def test_rows_without_sizes_are_few() -> None:
     unsized = {name for name, row in ONNX_OPERATORS.items() if row.sizes is None} - TRAINING
     assert unsized == {
-        "Attention", "MaxUnpool", "RoiAlign", "GridSample", "AffineGrid", "Col2Im", "CastLike", "CenterCropPad", "DFT", "EyeLike",
-        "RandomNormalLike", "RandomUniformLike",
-    }  # fmt: skip
+        "Attention",
+        "MaxUnpool",
+        "RoiAlign",
+        "GridSample",
+        "AffineGrid",
+        "Col2Im",
+        "CastLike",
+        "CenterCropPad",
+        "DFT",
+        "EyeLike",
+        "RandomNormalLike",
+        "RandomUniformLike",
+    }
 
 
 def unread_bytes(case: Case) -> int:
-    """Of input 0: elements that no output holds, found by letting the op move their numbers; an element moved twice is read twice."""
+    """Of input 0: elements that no output holds, found by letting the op move their numbers; an element moved twice is
+    read twice.
+    """
     if case.op in ("Shape", "Size"):
         return as_float32(case.inputs[0]).nbytes
     if case.op not in ("Slice", "Gather", "GatherElements", "GatherND"):
@@ -819,7 +893,12 @@ def test_bytes_moved_are_those_of_the_arrays(case: Case) -> None:
         made = [as_float32(value) for value in case.run(*case.inputs)]
     types = [TensorType(value.shape, value.dtype.name) for value in made]
     found = attributes(
-        case.op, node="n", inputs=[type_of(value) for value in case.inputs], outputs=types, device=TRAFFIC, params=params_of(case)
+        case.op,
+        node="n",
+        inputs=[type_of(value) for value in case.inputs],
+        outputs=types,
+        device=TRAFFIC,
+        params=params_of(case),
     )
     moved = sum(value.nbytes for value in (*inputs, *made)) - unread_bytes(case)
     assert ("view" in found) == (case.op in VIEWS or case.row == ONNX_OPERATORS["Dropout"].fewer)
@@ -832,7 +911,9 @@ def test_bytes_moved_are_those_of_the_arrays(case: Case) -> None:
 
 
 def test_an_embedding_reads_its_rows_and_its_gradient_is_written_whole() -> None:
-    """GPT-2's table of 50257 x 768: 8192 rows of it are read and written again; dY and the whole gradient backward; 8 bytes an index."""
+    """GPT-2's table of 50257 x 768: 8192 rows of it are read and written again; dY and the whole gradient backward; 8
+    bytes an index.
+    """
     table, indices, made = TensorType((50257, 768)), TensorType((8, 1024), "int64"), TensorType((8, 1024, 768))
     found = attributes("Gather", node="n", inputs=[table, indices], outputs=[made], device=TRAFFIC)
     assert found["cost"] == 2 * 8 * 1024 * 768 * 4 + 8 * 1024 * 8
@@ -843,7 +924,9 @@ def test_an_embedding_reads_its_rows_and_its_gradient_is_written_whole() -> None
     graph.add_edge("w", "e", reads=(0,), at=(0,))
     graph.add_edge("ids", "e", reads=(0,), at=(1,))
     backward = differentiate(graph).nodes["e.bwd"]
-    assert backward["cost"] * device("a100").bandwidth == pytest.approx((8 * 1024 * 768 + 50257 * 768) * 4 + 8 * 1024 * 8)
+    assert backward["cost"] * device("a100").bandwidth == pytest.approx(
+        (8 * 1024 * 768 + 50257 * 768) * 4 + 8 * 1024 * 8
+    )
 
 
 def test_a_small_table_is_read_once_however_often_its_rows_are_asked_for() -> None:
@@ -870,7 +953,9 @@ def test_only_ops_that_read_an_element_for_that_element_alone_work_in_place(case
 
 
 @every_case
-def test_a_backward_works_in_place_only_where_an_element_of_the_gradient_comes_from_that_element_alone(case: Case) -> None:
+def test_a_backward_works_in_place_only_where_an_element_of_the_gradient_comes_from_that_element_alone(
+    case: Case,
+) -> None:
     row = case.row
     if not row.inplace_backward:
         return
@@ -897,7 +982,10 @@ def test_a_view_is_the_same_bytes_in_the_same_order(case: Case) -> None:
 
 def test_the_recurrent_layers_here_are_those_of_onnx() -> None:
     for case in (case for case in RECURRENT if case.forward is not None and len(case.inputs) < 7):
-        ours, theirs = case.run(*case.inputs), Case(case.op, case.inputs, params=case.params, outputs=2).reference(*case.inputs)
+        ours, theirs = (
+            case.run(*case.inputs),
+            Case(case.op, case.inputs, params=case.params, outputs=2).reference(*case.inputs),
+        )
         np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-6)
         np.testing.assert_allclose(ours[1], theirs[1], rtol=1e-6)
 
@@ -907,7 +995,9 @@ def test_attention_needs_room_for_its_scores() -> None:
     found = attributes("Attention", node="n", inputs=[q, k, k], outputs=[q], device=TRAFFIC)
     assert found["workspace"] == 2 * 8 * 128 * 256 * 2
     flat, longer = TensorType((2, 128, 512)), TensorType((2, 256, 512))
-    found = attributes("Attention", node="n", inputs=[flat, longer, longer], outputs=[flat], device=TRAFFIC, params={"q_num_heads": 8})
+    found = attributes(
+        "Attention", node="n", inputs=[flat, longer, longer], outputs=[flat], device=TRAFFIC, params={"q_num_heads": 8}
+    )
     assert found["workspace"] == 2 * 8 * 128 * 256 * 4
 
 
@@ -922,7 +1012,12 @@ def test_a_recurrent_layer_keeps_five_or_four_values_a_step_and_unit() -> None:
     assert lstm_row.sizes is not None
     assert gru_row.sizes is not None
     made = lstm_row.sizes([x, w, TensorType((2, 4 * 8, 8), "float16")], {})
-    assert [value.nbytes for value in made] == [2 * 10 * 2 * 3 * 8, 2 * 2 * 3 * 8, 2 * 2 * 3 * 8, 2 * 10 * 2 * 3 * 5 * 8]
+    assert [value.nbytes for value in made] == [
+        2 * 10 * 2 * 3 * 8,
+        2 * 2 * 3 * 8,
+        2 * 2 * 3 * 8,
+        2 * 10 * 2 * 3 * 5 * 8,
+    ]
     made = gru_row.sizes([x, w, TensorType((2, 3 * 8, 8), "float16")], {"layout": 1})
     assert [value.shape for value in made] == [(10, 3, 2, 8), (10, 2, 8), (3, 2, 10, 4 * 8)]
 
@@ -930,10 +1025,17 @@ def test_a_recurrent_layer_keeps_five_or_four_values_a_step_and_unit() -> None:
 def test_every_op_of_the_standard_is_a_row_or_refused() -> None:
     """Those that are neither are refused as unknown; the list is what is still to be done."""
     names = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""}
-    constants = {"Constant", "ConstantOfShape", "BlackmanWindow", "HannWindow", "HammingWindow", "MelWeightMatrix"}  # fold
+    # fold
+    constants = {"Constant", "ConstantOfShape", "BlackmanWindow", "HannWindow", "HammingWindow", "MelWeightMatrix"}
     assert names - set(ONNX_OPERATORS) - set(REFUSED) - constants <= {
-        "BitCast", "CausalConvWithState", "LinearAttention", "MaxRoiPool", "STFT", "SwiGLU", "TensorScatter",
-    }  # fmt: skip
+        "BitCast",
+        "CausalConvWithState",
+        "LinearAttention",
+        "MaxRoiPool",
+        "STFT",
+        "SwiGLU",
+        "TensorScatter",
+    }
     assert not set(REFUSED) & set(ONNX_OPERATORS)
     with pytest.raises(GraphError, match=r"node 'n': no rule for op type 'NonZero': the size of its output depends"):
         operator("NonZero", node="n")

@@ -44,7 +44,11 @@ def written(folder: Path, nodes: list[Any], shape: list[int], initializers: list
 def backward_reads(step: Any, node: str) -> set[tuple[str, tuple[int, ...]]]:
     """What the backward op of a node reads, gradients aside."""
     edges = step.in_edges(f"{node}.bwd", data="reads")
-    return {(source, reads) for source, _, reads in edges if not source.endswith((".bwd", ".seed")) and ".grad" not in source}
+    return {
+        (source, reads)
+        for source, _, reads in edges
+        if not source.endswith((".bwd", ".seed")) and ".grad" not in source
+    }
 
 
 def test_an_lstm_keeps_its_gates_and_cells_and_nothing_of_its_products(tmp_path: Path) -> None:
@@ -54,14 +58,20 @@ def test_an_lstm_keeps_its_gates_and_cells_and_nothing_of_its_products(tmp_path:
         helper.make_node("Squeeze", ["states", "one"], ["y"], name="flat"),
     ]
     shapes = {"w": (1, 20, 3), "r": (1, 20, 5), "b": (1, 40), "h0": (1, 2, 5), "c0": (1, 2, 5)}
-    path = written(tmp_path, nodes, [7, 2, 3], [*(weights(name, *shape) for name, shape in shapes.items()), ints("one", 1)])
+    path = written(
+        tmp_path, nodes, [7, 2, 3], [*(weights(name, *shape) for name, shape in shapes.items()), ints("one", 1)]
+    )
     step = from_onnx(path)
     # Hidden states, last one, last cell, and 5 values a step, image and unit: 4 gates and a cell.
     assert step.nodes["lstm"]["nbytes"] == (4 * 7 * 2 * 5, 4 * 2 * 5, 4 * 2 * 5, 4 * 7 * 2 * 5 * 5)
     assert step.nodes["lstm"]["flops"] == 7 * 2 * 5 * (2 * 4 * (3 + 5) + 14)
     assert {(source, tuple(sorted(reads))) for source, reads in backward_reads(step, "lstm")} == {
-        ("lstm", (0, 3)), ("x", (0,)), ("r", (0,)), ("h0", (0,)), ("c0", (0,)),
-    }  # fmt: skip
+        ("lstm", (0, 3)),
+        ("x", (0,)),
+        ("r", (0,)),
+        ("h0", (0,)),
+        ("c0", (0,)),
+    }
     program = lower(step)
     simulate(program, keep_all(program))
     assert from_onnx(path, training=False).nodes["lstm"]["nbytes"] == 4 * 7 * 2 * 5
@@ -73,19 +83,29 @@ def residents(graph: Any, kind: str) -> dict[str, tuple[int, ...]]:
 
 @pytest.mark.parametrize("training", [True, False])
 def test_initial_states_of_a_recurrent_layer_are_no_weights(tmp_path: Path, training: bool) -> None:
-    """The standard: W, R, B and the peepholes P are weights, initial_h and initial_c the first values of what runs through the steps."""
-    nodes = [helper.make_node("LSTM", ["x", "w", "r", "b", "lengths", "h0", "c0", "p"], ["", "y"], name="lstm", hidden_size=5)]
+    """The standard: W, R, B and the peepholes P are weights, initial_h and initial_c the first values of what runs
+    through the steps.
+    """
+    nodes = [
+        helper.make_node(
+            "LSTM", ["x", "w", "r", "b", "lengths", "h0", "c0", "p"], ["", "y"], name="lstm", hidden_size=5
+        )
+    ]
     shapes = {"w": (1, 20, 3), "r": (1, 20, 5), "b": (1, 40), "h0": (1, 2, 5), "c0": (1, 2, 5), "p": (1, 15)}
     lengths = helper.make_tensor("lengths", TensorProto.INT32, [2], [7, 4])
     nodes[0].output[0] = "all"
-    graph = from_onnx(written(tmp_path, nodes, [7, 2, 3], [*(weights(n, *s) for n, s in shapes.items()), lengths]), training=training)
+    graph = from_onnx(
+        written(tmp_path, nodes, [7, 2, 3], [*(weights(n, *s) for n, s in shapes.items()), lengths]), training=training
+    )
     assert residents(graph, "parameter") == {name: shapes[name] for name in "wrbp"}
     assert residents(graph, "state") == {"h0": (1, 2, 5), "c0": (1, 2, 5)}
     updated = {name for name, phase in graph.nodes(data="phase") if phase == "update"} - {"barrier"}
     assert updated == ({f"{name}.update" for name in "wrbp"} if training else set())
 
 
-def test_an_initial_state_is_none_through_a_view_or_of_a_gru_and_one_that_is_read_elsewhere_is_a_weight(tmp_path: Path) -> None:
+def test_an_initial_state_is_none_through_a_view_or_of_a_gru_and_one_that_is_read_elsewhere_is_a_weight(
+    tmp_path: Path,
+) -> None:
     nodes = [
         helper.make_node("Unsqueeze", ["h", "axis"], ["h0"], name="up"),
         helper.make_node("GRU", ["x", "w", "r", "b", "", "h0"], ["s", "y"], name="gru", hidden_size=4),
@@ -117,29 +137,48 @@ def test_an_lstm_may_leave_out_its_bias_before_an_initial_state(tmp_path: Path, 
 
 
 def test_what_no_gradient_reaches_is_a_state(tmp_path: Path) -> None:
-    """Weights of classes, the tables of a rotation, a mask of the standard's attention, and a row of numbers that is counted up."""
+    """Weights of classes, the tables of a rotation, a mask of the standard's attention, and a row of numbers that is
+    counted up.
+    """
     cases = [
         (
-            [helper.make_node("MatMul", ["x", "w"], ["q"]), helper.make_node("SoftmaxCrossEntropyLoss", ["q", "t", "c"], ["y"])],
-            [8, 4], [weights("w", 4, 10), weights("c", 10), ints("t", *range(8))], {"c": (10,), "t": (8,)},
-        ),
-        (
-            [helper.make_node("RotaryEmbedding", ["x", "c", "s"], ["q"], num_heads=2), helper.make_node("MatMul", ["q", "w"], ["y"])],
-            [1, 3, 8], [weights("w", 8, 8), weights("c", 1, 3, 2), weights("s", 1, 3, 2)], {"c": (1, 3, 2), "s": (1, 3, 2)},
-        ),
-        (
-            [helper.make_node("MatMul", ["x", "w"], ["q"]), helper.make_node("Attention", ["q", "q", "q", "m"], ["y"])],
-            [1, 2, 3, 8], [weights("w", 8, 8), weights("m", 3, 3)], {"m": (3, 3)},
+            [
+                helper.make_node("MatMul", ["x", "w"], ["q"]),
+                helper.make_node("SoftmaxCrossEntropyLoss", ["q", "t", "c"], ["y"]),
+            ],
+            [8, 4],
+            [weights("w", 4, 10), weights("c", 10), ints("t", *range(8))],
+            {"c": (10,), "t": (8,)},
         ),
         (
             [
-                helper.make_node("MatMul", ["x", "w"], ["q"]), helper.make_node("Range", ["zero", "three", "one"], ["r"]),
+                helper.make_node("RotaryEmbedding", ["x", "c", "s"], ["q"], num_heads=2),
+                helper.make_node("MatMul", ["q", "w"], ["y"]),
+            ],
+            [1, 3, 8],
+            [weights("w", 8, 8), weights("c", 1, 3, 2), weights("s", 1, 3, 2)],
+            {"c": (1, 3, 2), "s": (1, 3, 2)},
+        ),
+        (
+            [helper.make_node("MatMul", ["x", "w"], ["q"]), helper.make_node("Attention", ["q", "q", "q", "m"], ["y"])],
+            [1, 2, 3, 8],
+            [weights("w", 8, 8), weights("m", 3, 3)],
+            {"m": (3, 3)},
+        ),
+        (
+            [
+                helper.make_node("MatMul", ["x", "w"], ["q"]),
+                helper.make_node("Range", ["zero", "three", "one"], ["r"]),
                 helper.make_node("Add", ["q", "r"], ["y"]),
             ],
-            [2, 3], [weights("w", 3, 3), *(helper.make_tensor(n, F, [], [v]) for n, v in (("zero", 0), ("three", 3), ("one", 1)))],
+            [2, 3],
+            [
+                weights("w", 3, 3),
+                *(helper.make_tensor(n, F, [], [v]) for n, v in (("zero", 0), ("three", 3), ("one", 1))),
+            ],
             {"r": (3,)},
         ),
-    ]  # fmt: skip
+    ]
     for nodes, shape, stored, states in cases:
         graph = from_onnx(written(tmp_path, nodes, shape, stored, opset=23))
         assert residents(graph, "state") == states
@@ -147,7 +186,9 @@ def test_what_no_gradient_reaches_is_a_state(tmp_path: Path) -> None:
 
 
 def test_a_tied_weight_that_is_transposed_in_the_file_is_one_parameter(tmp_path: Path) -> None:
-    """Vocabulary 50, width 6: 300 elements, read by the embedding and, transposed in each step, by the logits; one gradient, one update."""
+    """Vocabulary 50, width 6: 300 elements, read by the embedding and, transposed in each step, by the logits; one
+    gradient, one update.
+    """
     nodes = [
         helper.make_node("Cast", ["x"], ["ids"], to=I64, name="ids"),
         helper.make_node("Gather", ["table", "ids"], ["e"], name="embed"),
@@ -167,18 +208,38 @@ def test_a_tied_weight_that_is_transposed_in_the_file_is_one_parameter(tmp_path:
     ("nodes", "stored", "made"),
     [
         # Autocast: float32 weights, and in each step a copy in 2 bytes.
-        ([helper.make_node("Cast", ["w"], ["v"], to=TensorProto.FLOAT16), helper.make_node("Cast", ["x"], ["z"], to=TensorProto.FLOAT16)],
-         {"w": (4, 5)}, 4 * 5 * 2),
+        (
+            [
+                helper.make_node("Cast", ["w"], ["v"], to=TensorProto.FLOAT16),
+                helper.make_node("Cast", ["x"], ["z"], to=TensorProto.FLOAT16),
+            ],
+            {"w": (4, 5)},
+            4 * 5 * 2,
+        ),
         # A normalized weight: the direction and its length are both trained.
-        ([helper.make_node("Mul", ["w", "g"], ["v"]), helper.make_node("Identity", ["x"], ["z"])], {"w": (4, 5), "g": (1, 5)}, 4 * 5 * 4),
+        (
+            [helper.make_node("Mul", ["w", "g"], ["v"]), helper.make_node("Identity", ["x"], ["z"])],
+            {"w": (4, 5), "g": (1, 5)},
+            4 * 5 * 4,
+        ),
         # Two factors of one product side by side.
-        ([helper.make_node("Concat", ["w", "u"], ["v"], axis=1), helper.make_node("Identity", ["x"], ["z"])],
-         {"w": (4, 5), "u": (4, 2)}, 4 * 7 * 4),
+        (
+            [helper.make_node("Concat", ["w", "u"], ["v"], axis=1), helper.make_node("Identity", ["x"], ["z"])],
+            {"w": (4, 5), "u": (4, 2)},
+            4 * 7 * 4,
+        ),
         # The first rows of a longer table of positions, as a view of them: the whole table is trained.
-        ([helper.make_node("Slice", ["w", "zero", "four"], ["s"]), helper.make_node("Unsqueeze", ["s", "zero"], ["v"]),
-          helper.make_node("Identity", ["x"], ["z"])], {"w": (9, 5)}, 4 * 5 * 4),
+        (
+            [
+                helper.make_node("Slice", ["w", "zero", "four"], ["s"]),
+                helper.make_node("Unsqueeze", ["s", "zero"], ["v"]),
+                helper.make_node("Identity", ["x"], ["z"]),
+            ],
+            {"w": (9, 5)},
+            4 * 5 * 4,
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_computed_from_weights_is_computed_in_each_step(
     tmp_path: Path, nodes: list[Any], stored: dict[str, tuple[int, ...]], made: int
 ) -> None:
@@ -208,8 +269,12 @@ def test_the_loss_reads_the_outputs_of_the_file_and_no_other_output_of_their_ops
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_rows_of_a_table_that_a_length_asks_for_are_read_from_the_whole_table(tmp_path: Path, training: bool) -> None:
-    """Learned positions as exporters write them: 9 of 4 units are trained, and 6 of them, as many as x is long, are added."""
+def test_the_rows_of_a_table_that_a_length_asks_for_are_read_from_the_whole_table(
+    tmp_path: Path, training: bool
+) -> None:
+    """Learned positions as exporters write them: 9 of 4 units are trained, and 6 of them, as many as x is long, are
+    added.
+    """
     nodes = [
         helper.make_node("Shape", ["x"], ["shape"]),
         helper.make_node("Slice", ["shape", "one", "two"], ["length"]),
@@ -226,7 +291,10 @@ def test_the_rows_of_a_table_that_a_length_asks_for_are_read_from_the_whole_tabl
 
 @pytest.mark.parametrize("training", [True, False])
 def test_quantized_weights_are_refused_too(tmp_path: Path, training: bool) -> None:
-    nodes = [helper.make_node("DequantizeLinear", ["q", "s"], ["w"], name="dq"), helper.make_node("MatMul", ["x", "w"], ["y"])]
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "s"], ["w"], name="dq"),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
     stored = [helper.make_tensor("q", TensorProto.INT8, [4, 4], [0] * 16), helper.make_tensor("s", F, [], [0.1])]
     with pytest.raises(GraphError, match=r"no rule for node 'dq' \(DequantizeLinear\): it works on quantized integers"):
         from_onnx(written(tmp_path, nodes, [2, 4], stored), training=training)
@@ -302,11 +370,20 @@ def test_gradients_of_all_parts_of_a_split_are_joined_by_its_row(tmp_path: Path)
 
 
 REFUSALS = [
-    (helper.make_node("NonZero", ["x"], ["y"], name="n"), r"'n' \(NonZero\): the size of its output depends on the values it reads"),
+    (
+        helper.make_node("NonZero", ["x"], ["y"], name="n"),
+        r"'n' \(NonZero\): the size of its output depends on the values it reads",
+    ),
     (helper.make_node("Unique", ["x"], ["y"], name="n"), r"'n' \(Unique\): the size of its output depends"),
     (helper.make_node("Range", ["x", "x", "x"], ["y"], name="n"), r"'n' \(Range\): the size of its output depends"),
-    (helper.make_node("SequenceConstruct", ["x", "x"], ["y"], name="n"), r"'n' \(SequenceConstruct\): it makes or reads a sequence"),
-    (helper.make_node("DynamicQuantizeLinear", ["x"], ["y", "s", "z"], name="n"), r"'n' \(DynamicQuantizeLinear\): it works on quantized"),
+    (
+        helper.make_node("SequenceConstruct", ["x", "x"], ["y"], name="n"),
+        r"'n' \(SequenceConstruct\): it makes or reads a sequence",
+    ),
+    (
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["y", "s", "z"], name="n"),
+        r"'n' \(DynamicQuantizeLinear\): it works on quantized",
+    ),
     (helper.make_node("STFT", ["x", "x"], ["y"], name="n"), r"'n' \(STFT\); a graph built by hand can say what"),
     (
         helper.make_node("ScatterElements", ["x", "i", "x"], ["y"], name="n", reduction="mul"),
@@ -324,11 +401,19 @@ def test_what_has_no_row_is_refused_by_node_and_reason(tmp_path: Path, node: Any
 
 
 def test_a_loop_is_refused_by_name(tmp_path: Path) -> None:
-    body = helper.make_graph([helper.make_node("Identity", ["c"], ["d"])], "body", [
-        helper.make_tensor_value_info("i", I64, []), helper.make_tensor_value_info("c", TensorProto.BOOL, []),
-    ], [helper.make_tensor_value_info("d", TensorProto.BOOL, [])])  # fmt: skip
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["c"], ["d"])],
+        "body",
+        [
+            helper.make_tensor_value_info("i", I64, []),
+            helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+        ],
+        [helper.make_tensor_value_info("d", TensorProto.BOOL, [])],
+    )
     nodes = [helper.make_node("Loop", ["x"], ["y"], name="loop", body=body)]
-    with pytest.raises(GraphError, match=r"no rule for node 'loop' \(Loop\): which of its subgraphs runs, and how often"):
+    with pytest.raises(
+        GraphError, match=r"no rule for node 'loop' \(Loop\): which of its subgraphs runs, and how often"
+    ):
         from_onnx(written(tmp_path, nodes, [2, 3], []))
 
 
@@ -338,13 +423,19 @@ def test_every_op_of_the_real_files_is_a_row_a_constant_or_refused(shared: Path)
     missing = set()
     for name in files:
         for node in onnx.load(shared / "data/graphs" / name, load_external_data=False).graph.node:
-            if node.op_type not in ONNX_OPERATORS and node.op_type not in REFUSED and node.op_type not in ("Constant", "ConstantOfShape"):
+            if (
+                node.op_type not in ONNX_OPERATORS
+                and node.op_type not in REFUSED
+                and node.op_type not in ("Constant", "ConstantOfShape")
+            ):
                 missing.add((node.domain, node.op_type))
     assert all(domain == "com.microsoft.extensions" for domain, _ in missing), missing
 
 
 def test_a_padding_that_an_exporter_fills_up_with_zeros_is_folded(tmp_path: Path) -> None:
-    """What torch.onnx makes of a reflecting pad of the last axis: two numbers, and zeros for the other axes in front of them."""
+    """What torch.onnx makes of a reflecting pad of the last axis: two numbers, and zeros for the other axes in front of
+    them.
+    """
     nodes = [
         helper.make_node("ConstantOfShape", ["two"], ["zeros"], name="zeros", value=ints("v", 0)),
         helper.make_node("Concat", ["given", "zeros"], ["all"], axis=0, name="all"),
@@ -355,7 +446,8 @@ def test_a_padding_that_an_exporter_fills_up_with_zeros_is_folded(tmp_path: Path
         helper.make_node("Pad", ["x", "pads"], ["y"], mode="reflect", name="pad"),
     ]
     constants = {
-        "two": [2], "given": [1, 2], "pairs": [-1, 2], "end": [-1], "start": [-(2**62)], "zero": [0], "back": [-1], "flat": [-1],
+        "two": [2], "given": [1, 2], "pairs": [-1, 2], "end": [-1], "start": [-(2**62)], "zero": [0], "back": [-1],
+            "flat": [-1],
     }  # fmt: skip
     path = written(tmp_path, nodes, [2, 6], [ints(name, *values) for name, values in constants.items()])
     graph = from_onnx(path, training=False)

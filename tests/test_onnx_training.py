@@ -1,4 +1,6 @@
-"""Training graphs that onnxruntime's tools wrote: counts of data/graphs/README.md, shapes against those the tool stored."""
+"""Training graphs that onnxruntime's tools wrote: counts of data/graphs/README.md, shapes against those the tool
+stored.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper  # noqa: E402
 
 FILES = ("squeezenet", "vgg19", "resnet50", "inception_v2")
-#: data/graphs/README.md: nodes, forward nodes, *Grad ops, trainable parameters, forward tensors read by backward, their elements.
+#: data/graphs/README.md: nodes, forward nodes, *Grad ops, trainable parameters, forward tensors read by backward, their
+#: elements.
 README = {
     "squeezenet": (194, 67, 57, 1_235_496, 49, 4_213_924),
     "vgg19": (139, 46, 42, 143_667_240, 33, 17_938_408),
@@ -44,7 +47,8 @@ def ops(graph: nx.DiGraph, op: str) -> list[dict[str, Any]]:
     return [attributes for _, attributes in graph.nodes(data=True) if attributes.get("op") == op]
 
 
-# --- the four real files ---------------------------------------------------------------------------------------------------
+# --- the four real files
+# ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -69,7 +73,9 @@ def test_each_file_is_a_legal_step_in_its_own_order(shared: Path, name: str) -> 
     assert not program.dead
     trace = simulate(program, keep_all(program), memory=MemoryModel("total"))
     without = simulate(program, keep_all(program), memory=ACTIVATIONS)
-    residents = sum(attributes["nbytes"] for _, attributes in graph.nodes(data=True) if attributes.get("kind", "op") != "op")
+    residents = sum(
+        attributes["nbytes"] for _, attributes in graph.nodes(data=True) if attributes.get("kind", "op") != "op"
+    )
     assert trace.peak_bytes - without.peak_bytes == residents
 
 
@@ -101,7 +107,9 @@ def test_a_gradient_has_the_shape_of_its_parameter_and_its_buffer_is_updated_in_
         assert graph.nodes[accumulator]["updates"] == ((0, 1),)
         assert graph.nodes[accumulator]["recomputable"] is False
         reads = {
-            at: (u, output) for u, _, edge in graph.in_edges(accumulator, data=True) for output, at in zip(*edge.values(), strict=True)
+            at: (u, output)
+            for u, _, edge in graph.in_edges(accumulator, data=True)
+            for output, at in zip(*edge.values(), strict=True)
         }
         buffer = reads[0][0]
         assert graph.nodes[buffer]["kind"] == "state"
@@ -134,7 +142,8 @@ def test_resnet50_saves_what_was_counted_by_hand(shared: Path) -> None:
         key = (attributes["op"], dtype)
         found[key] = found.get(key, 0) + elements(graph, node, output)
     assert found[("Conv", "float32")] == 11_113_984
-    # One value for each ReLU: its output, or, where nothing else keeps that, its input of the same size (the first and the last).
+    # One value for each ReLU: its output, or, where nothing else keeps that, its input of the same size (the first and
+    # the last).
     first = 64 * 112 * 112
     assert found[("Relu", "float32")] + found[("Add", "float32")] + first == 9_608_704
     assert found[("BatchNormInternal", "float32")] == 53_120 + first
@@ -155,7 +164,11 @@ def test_dead_running_statistics_are_pruned_and_the_running_ones_are_states(shar
     graph = from_onnx(training(shared, "resnet50"))
     assert len(graph.graph["pruned"]) == 106  # presentation.md 1.3: dead outputs of 53 normalizations
     statistics = {
-        u for n, op in graph.nodes(data="op") if op == "BatchNormInternal" for u in graph.predecessors(n) if re.search("_r(m|iv)_0$", u)
+        u
+        for n, op in graph.nodes(data="op")
+        if op == "BatchNormInternal"
+        for u in graph.predecessors(n)
+        if re.search("_r(m|iv)_0$", u)
     }
     assert sum(elements(graph, n) for n in statistics) == 53_120
     assert {graph.nodes[n]["kind"] for n in statistics} == {"state"}
@@ -188,7 +201,8 @@ def test_a_plan_verifies_at_each_budget_or_at_the_least_that_works(shared: Path,
 
 def test_a_batch_scales_what_is_fed_and_leaves_what_is_held(shared: Path) -> None:
     once, twice = (from_onnx(training(shared, "squeezenet"), batch=batch) for batch in (1, 2))
-    lengths = 8 * 2 + 4  # int64: the two input lengths of each of 8 concatenations, and the shape before the global pool
+    # int64: the two input lengths of each of 8 concatenations, and the shape before the global pool
+    lengths = 8 * 2 + 4
     assert twice.graph["source"]["saved_elems"] == 2 * (README["squeezenet"][5] - lengths) + lengths
     assert twice.graph["source"]["trainable"] == README["squeezenet"][3]
     for name, attributes in once.nodes(data=True):
@@ -208,7 +222,8 @@ def test_a_step_is_no_inference_graph(shared: Path) -> None:
         from_onnx(training(shared, "squeezenet"), training=False)
 
 
-# --- small steps written here ----------------------------------------------------------------------------------------------
+# --- small steps written here
+# ----------------------------------------------------------------------------------------------
 
 
 def step(nodes: list[Any], inputs: dict[str, tuple[int, ...]], outputs: tuple[str, ...]) -> Any:
@@ -218,7 +233,9 @@ def step(nodes: list[Any], inputs: dict[str, tuple[int, ...]], outputs: tuple[st
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()],
         [helper.make_empty_tensor_value_info(name) for name in outputs],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14), helper.make_opsetid("com.microsoft", 1)], ir_version=8)
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 14), helper.make_opsetid("com.microsoft", 1)], ir_version=8
+    )
 
 
 def gradient(op: str, reads: list[str], makes: list[str], **attributes: Any) -> Any:
@@ -230,7 +247,9 @@ def test_a_bias_gradient_has_the_shape_of_the_bias(tmp_path: Path) -> None:
         helper.make_node("Conv", ["x", "w", "b"], ["y"], name="conv"),
         gradient("ConvGrad", ["y", "x", "w"], ["x_grad", "w_grad", "b_grad"]),
     ]
-    path = saved_at(tmp_path, step(nodes, {"x": (2, 3, 8, 8), "w": (5, 3, 3, 3), "b": (5,)}, ("x_grad", "w_grad", "b_grad")))
+    path = saved_at(
+        tmp_path, step(nodes, {"x": (2, 3, 8, 8), "w": (5, 3, 3, 3), "b": (5,)}, ("x_grad", "w_grad", "b_grad"))
+    )
     node = from_onnx(path).nodes["ConvGrad.node"]
     assert node["shape"] == ((2, 3, 8, 8), (5, 3, 3, 3), (5,))
     forward = 2 * math.prod((2, 5, 6, 6)) * 27
@@ -239,7 +258,9 @@ def test_a_bias_gradient_has_the_shape_of_the_bias(tmp_path: Path) -> None:
 
 def test_a_value_that_no_rule_sizes_is_named_with_its_node(tmp_path: Path) -> None:
     nodes = [helper.make_node("Relu", ["x"], ["y"], name="relu"), gradient("MaxPoolGrad", ["y", "x"], ["x_grad"])]
-    with pytest.raises(GraphError, match=r"node 'MaxPoolGrad.node' \(MaxPoolGrad\): no size could be inferred for value 'x_grad'") as error:
+    with pytest.raises(
+        GraphError, match=r"node 'MaxPoolGrad.node' \(MaxPoolGrad\): no size could be inferred for value 'x_grad'"
+    ) as error:
         from_onnx(saved_at(tmp_path, step(nodes, {"x": (2, 3)}, ("x_grad",))))
     assert "\n" not in str(error.value)
 
@@ -252,7 +273,11 @@ def test_an_unknown_gradient_op_is_refused_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("op", "needed"), [("ReluGrad", 2), ("ConvGrad", 3), ("InPlaceAccumulatorV2", 2)])
 def test_a_node_with_too_few_inputs_is_refused(tmp_path: Path, op: str, needed: int) -> None:
-    nodes = [helper.make_node("Relu", ["x"], ["y"]), gradient("ReluGrad", ["y", "y"], ["z"]), gradient(op, ["z"], ["x_grad"])]
+    nodes = [
+        helper.make_node("Relu", ["x"], ["y"]),
+        gradient("ReluGrad", ["y", "y"], ["z"]),
+        gradient(op, ["z"], ["x_grad"]),
+    ]
     with pytest.raises(GraphError, match=rf"'{op}.node' \({op}\) has 1 inputs, and its op needs {needed}"):
         from_onnx(saved_at(tmp_path, step(nodes, {"x": (2, 3)}, ("x_grad",))))
 

@@ -1,4 +1,6 @@
-"""ONNX files with the mess real exporters leave: counts of data/graphs/README.md, or a refusal that names node and reason."""
+"""ONNX files with the mess real exporters leave: counts of data/graphs/README.md, or a refusal that names node and
+reason.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,9 @@ BOUND: dict[str, dict[str, Any]] = {
     "fastestdet": {},
     "ppocr_cls_mobile": {"batch": 1, "dims": {"x:2": 48, "x:3": 192}},
 }
-#: Elements and bytes of outputs that onnx's own inference leaves untyped and the importer does not: in ppocr_cls_mobile the 200
-#: pooled features of the last Reshape, whose target is computed from a shape, and four times the 2 classes behind it, in float32.
+#: Elements and bytes of outputs that onnx's own inference leaves untyped and the importer does not: in ppocr_cls_mobile
+#: the 200 pooled features of the last Reshape, whose target is computed from a shape, and four times the 2 classes
+#: behind it, in float32.
 UNTYPED = {"ppocr_cls_mobile": (200 + 4 * 2, 4 * (200 + 4 * 2))}
 
 
@@ -39,7 +42,8 @@ def wild(shared: Path, name: str) -> Path:
     return shared / "data" / "graphs" / "onnx_wild" / f"{name}.onnx"
 
 
-# --- the six real files ----------------------------------------------------------------------------------------------------
+# --- the six real files
+# ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -66,7 +70,9 @@ def test_initializers_are_weights_or_arguments(shared: Path, name: str) -> None:
     expected = manifest(shared)[f"onnx_wild/{name}.onnx"]
     tensors = onnx.load(wild(shared, name)).graph.initializer
     scales = 4 if name == "fastestdet" else 0  # of its Resize, in float32
-    arguments = scales + sum(math.prod(tensor.dims) for tensor in tensors if tensor.data_type != TensorProto.FLOAT or not tensor.dims)
+    arguments = scales + sum(
+        math.prod(tensor.dims) for tensor in tensors if tensor.data_type != TensorProto.FLOAT or not tensor.dims
+    )
     assert from_onnx(wild(shared, name), **BOUND[name]).graph["source"]["params"] == expected["init_elems"] - arguments
 
 
@@ -78,7 +84,9 @@ def test_weights_in_constant_nodes_are_parameters_and_bare_numbers_are_not(share
     nodes = onnx.load(wild(shared, "ppocr_cls_mobile")).graph.node
     bounds = {name for node in nodes if node.op_type == "Clip" for name in node.input[1:]}
     constants = [node for node in nodes if node.op_type == "Constant" and node.output[0] not in bounds]
-    arguments += 4 * sum(1 for node in constants if not node.attribute[0].t.dims and node.attribute[0].t.data_type == TensorProto.FLOAT)
+    arguments += 4 * sum(
+        1 for node in constants if not node.attribute[0].t.dims and node.attribute[0].t.data_type == TensorProto.FLOAT
+    )
     assert 4 * graph.graph["source"]["params"] == expected["constant_bytes"] - arguments
     assert not [n for n, kind in graph.nodes(data="kind") if kind == "parameter" and graph.nodes[n]["shape"] == ()]
 
@@ -104,7 +112,17 @@ def test_the_command_line_binds_a_dimension(shared: Path) -> None:
     path = str(wild(shared, "basic_pitch_nmp"))
     result = CliRunner().invoke(cli, ["inspect", path, "--dim", "unk__749=1", "--inference"])
     assert result.exit_code == 0, result.output
-    pp = ["inspect", str(wild(shared, "ppocr_cls_mobile")), "--batch", "1", "--dim", "x:2=48", "--dim", "x:3=192", "--inference"]
+    pp = [
+        "inspect",
+        str(wild(shared, "ppocr_cls_mobile")),
+        "--batch",
+        "1",
+        "--dim",
+        "x:2=48",
+        "--dim",
+        "x:3=192",
+        "--inference",
+    ]
     result = CliRunner().invoke(cli, pp)
     assert result.exit_code == 0, result.output
 
@@ -112,19 +130,28 @@ def test_the_command_line_binds_a_dimension(shared: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("silero_vad_16k_op15", r"no rule for node '/model/decoder/If_1' \(If\): which of its subgraphs runs.*depends on what is fed"),
-        ("superres_prepost_op18", r"no rule for node 'pre_process_0' \(com.microsoft.extensions.DecodeImage\): domain .* none of ONNX's"),
+        (
+            "silero_vad_16k_op15",
+            r"no rule for node '/model/decoder/If_1' \(If\): which of its subgraphs runs.*depends on what is fed",
+        ),
+        (
+            "superres_prepost_op18",
+            r"no rule for node 'pre_process_0' \(com.microsoft.extensions.DecodeImage\): domain .* none of ONNX's",
+        ),
     ],
 )
 @pytest.mark.parametrize("training", [True, False])
-def test_what_no_rule_covers_is_refused_by_node_and_reason(shared: Path, name: str, message: str, training: bool) -> None:
+def test_what_no_rule_covers_is_refused_by_node_and_reason(
+    shared: Path, name: str, message: str, training: bool
+) -> None:
     with pytest.raises(GraphError, match=message) as error:
         from_onnx(wild(shared, name), training=training)
     assert str(error.value).startswith(f"{wild(shared, name)}: ")
     assert "\n" not in str(error.value)
 
 
-# --- small models written here ---------------------------------------------------------------------------------------------
+# --- small models written here
+# ---------------------------------------------------------------------------------------------
 
 
 def ints(name: str, *values: int) -> Any:
@@ -167,7 +194,12 @@ def test_a_number_computed_from_a_shape_is_a_state_and_keeps_nothing_alive(tmp_p
 
 def test_what_cannot_be_sized_is_named_with_its_node(tmp_path: Path) -> None:
     target = helper.make_tensor_value_info("target", TensorProto.INT64, [2])
-    whole = model([helper.make_node("Reshape", ["x", "target"], ["z"], name="flat"), helper.make_node("Relu", ["z"], ["y"], name="relu")])
+    whole = model(
+        [
+            helper.make_node("Reshape", ["x", "target"], ["z"], name="flat"),
+            helper.make_node("Relu", ["z"], ["y"], name="relu"),
+        ]
+    )
     whole.graph.input.append(target)
     with pytest.raises(GraphError, match=r"node 'flat' \(Reshape\): no size could be inferred for value 'z'") as error:
         from_onnx(saved_at(tmp_path, whole), training=False)
@@ -202,8 +234,14 @@ def external(name: str, dtype: int, dims: list[int], location: str, length: int)
 
 
 def test_external_weights_take_the_bytes_of_their_dims_and_external_arguments_are_read(tmp_path: Path) -> None:
-    nodes = [helper.make_node("Gemm", ["x", "w"], ["g"], name="fc"), helper.make_node("Reshape", ["g", "t"], ["y"], name="flat")]
-    tensors = [external("w", TensorProto.FLOAT, [3, 4096], "w.bin", 3 * 4096 * 4), external("t", TensorProto.INT64, [1], "t.bin", 8)]
+    nodes = [
+        helper.make_node("Gemm", ["x", "w"], ["g"], name="fc"),
+        helper.make_node("Reshape", ["g", "t"], ["y"], name="flat"),
+    ]
+    tensors = [
+        external("w", TensorProto.FLOAT, [3, 4096], "w.bin", 3 * 4096 * 4),
+        external("t", TensorProto.INT64, [1], "t.bin", 8),
+    ]
     path = saved_at(tmp_path, model(nodes, initializers=tensors))
     (tmp_path / "w.bin").write_bytes(b"")  # a large weight's bytes are never read
     (tmp_path / "t.bin").write_bytes((8192).to_bytes(8, "little"))
@@ -233,12 +271,20 @@ def test_each_dtype_counts_its_own_bytes(tmp_path: Path) -> None:
 
 def test_weights_in_low_precision_take_theirs(tmp_path: Path) -> None:
     half = numpy_helper.from_array(numpy_helper.to_array(weights("w", 3, 4)).astype("float16"), "w")
-    nodes = [helper.make_node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16, name="half"), helper.make_node("Gemm", ["h", "w"], ["y"])]
+    nodes = [
+        helper.make_node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16, name="half"),
+        helper.make_node("Gemm", ["h", "w"], ["y"]),
+    ]
     graph = from_onnx(saved_at(tmp_path, model(nodes, initializers=[half])), optimizer="adam")
-    assert (graph.nodes["w"]["nbytes"], graph.nodes["w"]["dtype"], graph.nodes["y.bwd"]["nbytes"]) == (24, "float16", 24)
+    assert (graph.nodes["w"]["nbytes"], graph.nodes["w"]["dtype"], graph.nodes["y.bwd"]["nbytes"]) == (
+        24,
+        "float16",
+        24,
+    )
 
 
-# --- what the backward of the added rows reads -----------------------------------------------------------------------------
+# --- what the backward of the added rows reads
+# -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -274,7 +320,11 @@ def test_backward_reads_what_the_derivative_names(tmp_path: Path, op: str, reads
         "g",
         [helper.make_tensor_value_info("input", TensorProto.FLOAT, [2, 4, 2, 2])],
         [helper.make_empty_tensor_value_info("z")],
-        initializer=[weights("w", 1), helper.make_tensor("two", TensorProto.FLOAT, [], [2.0]), ints("twice", 2, 1, 1, 1)],
+        initializer=[
+            weights("w", 1),
+            helper.make_tensor("two", TensorProto.FLOAT, [], [2.0]),
+            ints("twice", 2, 1, 1, 1),
+        ],
     )
     whole = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
     step = from_onnx(saved_at(tmp_path, whole))

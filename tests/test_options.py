@@ -32,7 +32,13 @@ def test_every_option_of_every_model_can_be_given_as_text(name: str) -> None:
 )
 def test_an_option_builds_what_the_argument_builds(run, given: list[str], built: dict[str, Any]) -> None:
     sizes = {"hidden": 8, "heads": 2, "vocabulary": 11}
-    arguments = ["gpt:1", "--batch", "2", *(f"--dim={name}={n}" for name, n in sizes.items()), *(f"--option={item}" for item in given)]
+    arguments = [
+        "gpt:1",
+        "--batch",
+        "2",
+        *(f"--dim={name}={n}" for name, n in sizes.items()),
+        *(f"--option={item}" for item in given),
+    ]
     expected = lower(zoo.gpt(1, batch=2, **{**sizes, **built}))
     written = json.loads(run("zoo", *arguments, "-o", "g.json", "--json").out)
     assert written["fingerprint"] == expected.fingerprint != lower(zoo.gpt(1, batch=2, **sizes)).fingerprint
@@ -90,7 +96,11 @@ def test_the_zoo_lists_what_its_options_take(run) -> None:
     types = {option["name"]: option for option in models["gpt"]["types"]}
     assert list(types) == models["gpt"]["options"]
     assert (types["dtype"]["type"], types["dtype"]["choices"]) == ("str", ["float32", "bfloat16", "float16"])
-    assert (types["dropout"]["type"], types["dropout"]["default"], types["fused_attention"]["default"]) == ("float", 0.0, True)
+    assert (types["dropout"]["type"], types["dropout"]["default"], types["fused_attention"]["default"]) == (
+        "float",
+        0.0,
+        True,
+    )
 
 
 def test_an_option_of_a_type_that_has_no_text_is_an_error_of_the_author() -> None:

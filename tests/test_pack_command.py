@@ -1,4 +1,5 @@
-"""`planner pack` as people use it: tables in and out, capacities, interrupts; and the rules of graphs that an allocator must respect.
+"""`planner pack` as people use it: tables in and out, capacities, interrupts; and the rules of graphs that an allocator
+must respect.
 
 What is written is held to the table by a check of every pair, which shares nothing with the packer or the judge.
 """
@@ -68,7 +69,9 @@ def table_of(path: Path, text: str, encoding: str = "utf-8") -> Path:
 # ------------------------------------------------------------------------------------------------ tables in and out
 
 
-def test_a_table_comes_back_with_an_offset_for_each_buffer_and_a_line_that_says_how_good_it_is(run, tmp_path: Path) -> None:
+def test_a_table_comes_back_with_an_offset_for_each_buffer_and_a_line_that_says_how_good_it_is(
+    run, tmp_path: Path
+) -> None:
     table = table_of(tmp_path / "two.csv", TWO)
     answer = run("pack", table)
     assert answer.code == 0
@@ -123,7 +126,20 @@ def test_what_other_programs_write_is_read(run, tmp_path: Path, text: str, encod
     assert [row["id"].strip() for row in rows_of(answer.out)] == ["a", "b"]
 
 
-NAMES = ["plain", "a,b", 'say "x"', "two\nlines", "return\rhere", "both\r\n", "é∂", "", "=1+1", "\x1b[31m", "a\tb", "NaN"]
+NAMES = [
+    "plain",
+    "a,b",
+    'say "x"',
+    "two\nlines",
+    "return\rhere",
+    "both\r\n",
+    "é∂",
+    "",
+    "=1+1",
+    "\x1b[31m",
+    "a\tb",
+    "NaN",
+]
 
 
 def test_ids_come_back_as_they_were_whatever_they_hold(run, tmp_path: Path) -> None:
@@ -189,14 +205,26 @@ FAULTS = {
     "a size of a thousand digits": (f"{HEAD}\na,0,1,{'9' * 1000}\n", "buffer 'a'", "below 2**62"),
     "a time of 2**62": (f"{HEAD}\na,-{2**62},1,4\n", "buffer 'a'", "below 2**62"),
     "sizes that add up to more": (f"{HEAD}\na,0,1,{2**61}\nb,0,1,{2**61}\nc,0,1,1\n", "add up to more than 2**62", ""),
-    "alignments that add up to more": (f"{HEAD},alignment\na,0,1,4,{2**61}\nb,0,1,4,{2**61}\nc,0,1,4,{2**61}\n", "more than 2**62", ""),
+    "alignments that add up to more": (
+        f"{HEAD},alignment\na,0,1,4,{2**61}\nb,0,1,4,{2**61}\nc,0,1,4,{2**61}\n",
+        "more than 2**62",
+        "",
+    ),
     "a lifetime backwards": (f"{HEAD}\na,3,1,4\n", "buffer 'a'", "upper 1 is below lower 3"),
     "a duplicate": (f"{HEAD}\na,0,1,4\nb,0,1,4\na,5,6,4\n", "line 4", "a buffer 'a' already"),
     "an alignment of 0": (f"{HEAD},alignment\na,0,1,4,0\n", "buffer 'a'", "alignment 0"),
-    "a fixed offset off its alignment": (f"{HEAD},alignment,fixed_offset\na,0,1,4,8,4\n", "buffer 'a'", "no multiple of its alignment 8"),
+    "a fixed offset off its alignment": (
+        f"{HEAD},alignment,fixed_offset\na,0,1,4,8,4\n",
+        "buffer 'a'",
+        "no multiple of its alignment 8",
+    ),
     "a negative fixed offset": (f"{HEAD},fixed_offset\na,0,1,4,-8\n", "buffer 'a'", "fixed_offset '-8'"),
     "gaps": (f"{HEAD},gaps\na,0,9,4,3-5\n", "buffer 'a'", "gaps"),
-    "fixed offsets that contradict": (f"{HEAD},fixed_offset\na,0,2,4,0\nb,1,3,8,2\n", "'a' and buffer of 'b' overlap at step 1", "[2, 10)"),
+    "fixed offsets that contradict": (
+        f"{HEAD},fixed_offset\na,0,2,4,0\nb,1,3,8,2\n",
+        "'a' and buffer of 'b' overlap at step 1",
+        "[2, 10)",
+    ),
 }
 
 
@@ -221,7 +249,12 @@ def test_empty_optional_columns_are_defaults(run, tmp_path: Path) -> None:
 def test_files_that_are_no_tables_are_named(run, tmp_path: Path) -> None:
     (tmp_path / "binary.csv").write_bytes(bytes(range(256)) * 8)
     (tmp_path / "nul.csv").write_bytes(b"id\0,lower,upper,size\n")
-    for name, why in (("binary.csv", "not a CSV file"), ("nul.csv", ""), ("missing.csv", "No such file"), (".", "directory")):
+    for name, why in (
+        ("binary.csv", "not a CSV file"),
+        ("nul.csv", ""),
+        ("missing.csv", "No such file"),
+        (".", "directory"),
+    ):
         answer = run("pack", name)
         assert answer.code == 3
         assert len(error_lines(answer)) == 1
@@ -251,7 +284,9 @@ def tables(draw) -> str:
 
 
 @given(text=tables())
-def test_alignments_and_fixed_offsets_hold_in_what_is_written(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_alignments_and_fixed_offsets_hold_in_what_is_written(
+    text: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     table = read_table(table_of(tmp_path_factory.mktemp("laws") / "t.csv", text))
     packing = pack(table.intervals, effort=0.01)
     table.check(packing)
@@ -310,7 +345,9 @@ def wrong(table: Table, row: int, offset: int) -> None:
         (2, -8, "'free' is at offset -8"),
     ],
 )
-def test_a_packing_that_breaks_a_rule_is_refused_and_the_buffer_named(tmp_path: Path, row: int, offset: int, named: str) -> None:
+def test_a_packing_that_breaks_a_rule_is_refused_and_the_buffer_named(
+    tmp_path: Path, row: int, offset: int, named: str
+) -> None:
     text = f"{HEAD},alignment,fixed_offset\naligned,0,9,10,16,\nfixed,0,9,6,,64\nfree,0,9,8,,\n"
     table = read_table(table_of(tmp_path / "t.csv", text), reserved=[(200, 8)])
     table.check(pack(table.intervals))
@@ -372,10 +409,18 @@ def test_a_capacity_that_is_met_is_echoed_in_bytes(run, tmp_path: Path, capacity
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--capacity", "7Gb"], ["--capacity", "-1"], ["--effort", "-1"], ["--effort", "nan"], ["--effort", "inf"], ["--time-limit", "nan"],
-        ["--time-limit", "-1"], ["--seed", "-1"], ["--seed", "x"], [],
+        ["--capacity", "7Gb"],
+        ["--capacity", "-1"],
+        ["--effort", "-1"],
+        ["--effort", "nan"],
+        ["--effort", "inf"],
+        ["--time-limit", "nan"],
+        ["--time-limit", "-1"],
+        ["--seed", "-1"],
+        ["--seed", "x"],
+        [],
     ],
-)  # fmt: skip
+)
 def test_a_wrong_option_is_a_usage_error(run, tmp_path: Path, arguments: list[str]) -> None:
     answer = run("pack", *([table_of(tmp_path / "t.csv", TWO)] if arguments else []), *arguments)
     assert (answer.code, answer.out) == (2, "")
@@ -446,9 +491,12 @@ def test_a_reader_that_leaves_ends_it_in_peace(tmp_path: Path) -> None:
     lines = "".join(f"buffer-{k},{k},{k + 3},{k % 7 + 1}\n" for k in range(20000))
     table = table_of(tmp_path / "t.csv", f"{HEAD}\n{lines}")
     done = subprocess.run(
-        f'"{sys.executable}" -m planner.cli pack {table} | head -n 1; exit ${{PIPESTATUS[0]}}', shell=True, executable="/bin/bash",
-        capture_output=True, text=True,
-    )  # fmt: skip
+        f'"{sys.executable}" -m planner.cli pack {table} | head -n 1; exit ${{PIPESTATUS[0]}}',
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0
     assert done.stdout == f"{HEAD},offset\n"
     assert "error" not in done.stderr.lower()
@@ -458,9 +506,14 @@ def interrupted(*arguments: str) -> tuple[int, str]:
     """Exit code and standard output of a `planner pack` that gets Ctrl-C as soon as it shows that it has a packing."""
     terminal, theirs = pty.openpty()
     process = subprocess.Popen(
-        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=theirs, text=True, env={**os.environ, "TERM": "xterm"},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # where the tests run in the background it is ignored
-    )  # fmt: skip
+        [*COMMAND, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+        env={**os.environ, "TERM": "xterm"},
+        # where the tests run in the background it is ignored
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     os.close(theirs)
     try:
         seen = b""
@@ -476,7 +529,9 @@ def interrupted(*arguments: str) -> tuple[int, str]:
 
 
 def test_ctrl_c_writes_what_it_has_and_says_that_it_was_cut_short(shared: Path, tmp_path: Path) -> None:
-    code, out = interrupted(str(shared / "data/minimalloc/D.1048576.csv"), "--effort", "100000", "-o", str(tmp_path / "out.csv"))
+    code, out = interrupted(
+        str(shared / "data/minimalloc/D.1048576.csv"), "--effort", "100000", "-o", str(tmp_path / "out.csv")
+    )
     assert code == 0
     assert "no packing goes below 986112 bytes; cut short" in out
     assert f"({held((tmp_path / 'out.csv').read_text())} bytes)" in out
@@ -494,13 +549,16 @@ def test_ctrl_c_before_the_capacity_is_reached_exits_4_with_the_least_so_far(sha
 def test_what_the_rules_pack_does_not_wait_for_the_search_to_be_compiled(tmp_path: Path) -> None:
     table = table_of(tmp_path / "t.csv", TWO)
     cache = tmp_path / "cache"
-    subprocess.run([*COMMAND, str(table)], check=True, capture_output=True, env={**os.environ, "NUMBA_CACHE_DIR": str(cache)})
+    subprocess.run(
+        [*COMMAND, str(table)], check=True, capture_output=True, env={**os.environ, "NUMBA_CACHE_DIR": str(cache)}
+    )
     compiled = {path.name.split("-")[0] for path in cache.rglob("*.nbi")}
     assert "fit.place" in compiled
     assert not any("canonical" in name for name in compiled)
 
 
-# ------------------------------------------------------------------------------------------------ the true problem, from graphs
+# ------------------------------------------------------------------------------------------------ the true problem,
+# from graphs
 
 #: In-place through a chain, a view at an inner offset that outlives its base, and workspace of one step.
 ALIASED = Graph(
@@ -536,19 +594,28 @@ def test_chains_views_and_workspace_are_packed_as_one_storage_each_and_run_in_th
 def test_exact_has_no_byte_to_spare_on_them_and_proves_it() -> None:
     allocation = allocate(ALIASED, ORDER, allocator="exact")
     # a, big, d and the workspace of d at step 5
-    assert allocation.arena_bytes == allocation.bound_bytes == naive_peak(ALIASED, ORDER) == lower_bound(allocation.buffers) == 192
+    assert (
+        allocation.arena_bytes
+        == allocation.bound_bytes
+        == naive_peak(ALIASED, ORDER)
+        == lower_bound(allocation.buffers)
+        == 192
+    )
 
 
 def moved(allocation: Allocation, value: str, workspace: bool, offset: int) -> Allocation:
     buffers = tuple(
-        msgspec.structs.replace(b, offset=offset) if (b.value, b.workspace) == (value, workspace) else b for b in allocation.buffers
+        msgspec.structs.replace(b, offset=offset) if (b.value, b.workspace) == (value, workspace) else b
+        for b in allocation.buffers
     )
     top = max(b.offset + b.nbytes for b in buffers)
     return msgspec.structs.replace(allocation, buffers=buffers, arena_bytes=top, bound_bytes=None)
 
 
 @pytest.mark.parametrize(("value", "workspace"), [("d", False), ("e", False), ("d", True), ("c", True)])
-def test_a_buffer_over_a_chain_a_viewed_storage_or_under_a_workspace_is_refused_by_name(value: str, workspace: bool) -> None:
+def test_a_buffer_over_a_chain_a_viewed_storage_or_under_a_workspace_is_refused_by_name(
+    value: str, workspace: bool
+) -> None:
     allocation = allocate(ALIASED, ORDER, allocator="exact")
     base = {("d", False): "a", ("e", False): "big", ("d", True): "big", ("c", True): "a"}[(value, workspace)]
     inner = next(b.offset for b in allocation.buffers if (b.value, b.workspace) == (base, False)) + 32
@@ -570,5 +637,7 @@ def test_the_bytes_show_it_too_where_a_value_lies_in_the_viewed_part(value: str)
 def test_an_arena_is_what_its_buffers_take_and_offsets_are_ints_of_python(allocator: str) -> None:
     allocation = allocate(ALIASED, ORDER, allocator=allocator)
     assert allocation.arena_bytes == max(b.offset + b.nbytes for b in allocation.buffers)
-    assert not any(isinstance(number, np.integer) for b in allocation.buffers for number in (b.offset, b.nbytes, b.start, b.end))
+    assert not any(
+        isinstance(number, np.integer) for b in allocation.buffers for number in (b.offset, b.nbytes, b.start, b.end)
+    )
     assert msgspec.json.decode(msgspec.json.encode(allocation), type=Allocation) == allocation

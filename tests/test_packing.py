@@ -1,4 +1,6 @@
-"""Allocators: every buffer where no other is at the same time, in an arena that is never below the bytes live at a step."""
+"""Allocators: every buffer where no other is at the same time, in an arena that is never below the bytes live at a
+step.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +111,9 @@ def test_workspace_has_a_buffer_of_one_step(allocator: Any) -> None:
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
 def test_residents_lie_below_the_arena_in_scope_total_and_outside_in_activations(allocator: Any) -> None:
-    graph = Graph([Op("w", (Tensor("w", 100),), kind="parameter"), Op("a", (Tensor("a", 7, output=True),), reads=("w",))])
+    graph = Graph(
+        [Op("w", (Tensor("w", 100),), kind="parameter"), Op("a", (Tensor("a", 7, output=True),), reads=("w",))]
+    )
     schedule = Schedule.of([Compute("a")])
     total = allocate(graph, schedule, allocator=allocator, memory=MemoryModel(alignment=8))
     assert (total.resident_bytes, total.arena_bytes, len(total.buffers)) == (104, 112, 1)
@@ -190,7 +194,9 @@ def test_an_allocation_holds_exactly_the_storages_of_the_schedule_and_none_overl
     assert allocation.arena_bytes == trace.arena_bytes == allocation.resident_bytes + top
     assert allocation.resident_bytes + lower_bound(allocation.buffers) <= allocation.arena_bytes
     assert trace.peak_bytes <= allocation.arena_bytes
-    assert allocation.arena_bytes <= allocation.resident_bytes + sum(memory.round_up(b.nbytes) for b in allocation.buffers)
+    assert allocation.arena_bytes <= allocation.resident_bytes + sum(
+        memory.round_up(b.nbytes) for b in allocation.buffers
+    )
 
 
 @QUICK
@@ -198,7 +204,11 @@ def test_an_allocation_holds_exactly_the_storages_of_the_schedule_and_none_overl
 def test_auto_is_no_larger_than_any_of_its_rules(digraph: nx.DiGraph, memory: MemoryModel, data: st.DataObject) -> None:
     graph = lower(digraph)
     schedule = data.draw(schedules(graph))
-    arenas = [allocate(graph, schedule, allocator=allocator, memory=memory).arena_bytes for allocator in FITS if allocator != "exact"]
+    arenas = [
+        allocate(graph, schedule, allocator=allocator, memory=memory).arena_bytes
+        for allocator in FITS
+        if allocator != "exact"
+    ]
     least = allocate(graph, schedule, memory=memory).arena_bytes
     assert least == min(arenas)
     assert allocate(graph, schedule, memory=memory, allocator="exact").arena_bytes <= least
@@ -209,7 +219,10 @@ def test_auto_is_no_larger_than_any_of_its_rules(digraph: nx.DiGraph, memory: Me
 
 def test_an_unknown_allocator_is_refused_with_the_names_there_are() -> None:
     graph, schedule = chain_of([1, 1])
-    for call in (lambda: allocate(graph, schedule, allocator="worst-fit"), lambda: optimize(graph, allocator="worst-fit")):
+    for call in (
+        lambda: allocate(graph, schedule, allocator="worst-fit"),
+        lambda: optimize(graph, allocator="worst-fit"),
+    ):
         with pytest.raises(UnknownAllocator) as caught:
             call()
         assert "worst-fit" in str(caught.value)
@@ -256,10 +269,18 @@ BROKEN = {
     "overlapping offsets": with_buffers(lambda buffers: [msgspec.structs.replace(b, offset=0) for b in buffers]),
     "a buffer left out": with_buffers(lambda buffers: buffers[:-1]),
     "a buffer given twice": with_buffers(lambda buffers: [*buffers, buffers[0]]),
-    "a buffer too small": with_buffers(lambda buffers: [msgspec.structs.replace(b, nbytes=b.nbytes - 1) for b in buffers]),
-    "a buffer born too late": with_buffers(lambda buffers: [msgspec.structs.replace(b, start=b.start + 1) for b in buffers]),
-    "a buffer that dies too soon": with_buffers(lambda buffers: [msgspec.structs.replace(b, end=b.end - 1) for b in buffers]),
-    "a negative offset": with_buffers(lambda buffers: [msgspec.structs.replace(b, offset=b.offset - 64) for b in buffers]),
+    "a buffer too small": with_buffers(
+        lambda buffers: [msgspec.structs.replace(b, nbytes=b.nbytes - 1) for b in buffers]
+    ),
+    "a buffer born too late": with_buffers(
+        lambda buffers: [msgspec.structs.replace(b, start=b.start + 1) for b in buffers]
+    ),
+    "a buffer that dies too soon": with_buffers(
+        lambda buffers: [msgspec.structs.replace(b, end=b.end - 1) for b in buffers]
+    ),
+    "a negative offset": with_buffers(
+        lambda buffers: [msgspec.structs.replace(b, offset=b.offset - 64) for b in buffers]
+    ),
     "a buffer of nothing": with_buffers(lambda buffers: [*buffers, msgspec.structs.replace(buffers[0], execution=9)]),
     "an arena said to be smaller": lambda a: msgspec.structs.replace(a, arena_bytes=a.arena_bytes - 1),
     "an arena said to be larger": lambda a: msgspec.structs.replace(a, arena_bytes=a.arena_bytes + 1),
@@ -280,10 +301,14 @@ def test_the_judge_refuses(fault: str) -> None:
 
 
 def test_an_allocator_may_decline_an_in_place_pair_and_pays_for_it() -> None:
-    graph = Graph([Op("a", (Tensor("a", 8),)), Op("b", (Tensor("b", 8, output=True),), reads=("a",), inplace=((0, 0, False),))])
+    graph = Graph(
+        [Op("a", (Tensor("a", 8),)), Op("b", (Tensor("b", 8, output=True),), reads=("a",), inplace=((0, 0, False),))]
+    )
     schedule = Schedule.of([Compute("a"), Compute("b"), Free("a")])
     assert allocate(graph, schedule).arena_bytes == 8
-    declining = allocate(graph, schedule, allocator=lambda g, s, *, memory: stacked(g, s, memory=memory, declined={("b", 0)}))
+    declining = allocate(
+        graph, schedule, allocator=lambda g, s, *, memory: stacked(g, s, memory=memory, declined={("b", 0)})
+    )
     assert declining.arena_bytes == 16
     assert simulate(graph, schedule, allocation=declining).peak_bytes == 8
 
@@ -292,7 +317,9 @@ def test_the_judge_refuses_offsets_that_are_not_aligned() -> None:
     graph, schedule = chain_of([8, 8])
     shifted = altered(
         lambda a: msgspec.structs.replace(
-            a, buffers=tuple(msgspec.structs.replace(b, offset=b.offset + 4) for b in a.buffers), arena_bytes=a.arena_bytes + 4
+            a,
+            buffers=tuple(msgspec.structs.replace(b, offset=b.offset + 4) for b in a.buffers),
+            arena_bytes=a.arena_bytes + 4,
         )
     )
     with pytest.raises(VerificationError, match="alignment"):

@@ -1,4 +1,6 @@
-"""Passes: their runs against a slow twin and the judge, and what the search over them finds against exhaustive search and recurrences."""
+"""Passes: their runs against a slow twin and the judge, and what the search over them finds against exhaustive search
+and recurrences.
+"""
 
 from __future__ import annotations
 
@@ -45,13 +47,26 @@ class Bench:
         self.words, self.f = np.zeros(6, dtype=np.int64), np.zeros(2)
         self.residents = int(self.evaluator.encoded.arrays.resident_bytes[0])
 
-    def run(self, rows: Any, budget: int = 0, *, penalty: float = 0.0, most: float = np.inf, room: int = 5000) -> tuple[float, list[str]]:
+    def run(
+        self, rows: Any, budget: int = 0, *, penalty: float = 0.0, most: float = np.inf, room: int = 5000
+    ) -> tuple[float, list[str]]:
         """Cost, and the names of the ops that run."""
         table = np.array(rows, dtype=np.int64).reshape(-1, 4)
         stack = np.zeros((3, len(table) + 1), dtype=np.int64)
         sequence = np.zeros(room, dtype=np.int64)
         cost = kernel.run_passes(
-            self.model, self.order, self.again, table, len(table), budget, penalty, most, self.needed, stack, sequence, self.words
+            self.model,
+            self.order,
+            self.again,
+            table,
+            len(table),
+            budget,
+            penalty,
+            most,
+            self.needed,
+            stack,
+            sequence,
+            self.words,
         )
         return cost, [self.graph.ops[row].name for row in sequence[room - int(self.words[kernel.LENGTH]) :]]
 
@@ -64,15 +79,30 @@ class Bench:
         self.words[:] = 0
         self.words[kernel.EXCESS] = self.words[kernel.BEST_EXCESS] = 10**9
         kernel.search(
-            self.model, self.order, self.again, budget, moves, 2.0, 0.1, 0.2, table, self.needed, stack, sequence, self.words, self.f,
+            self.model,
+            self.order,
+            self.again,
+            budget,
+            moves,
+            2.0,
+            0.1,
+            0.2,
+            table,
+            self.needed,
+            stack,
+            sequence,
+            self.words,
+            self.f,
             self.state.s,
-        )  # fmt: skip
+        )
         return table
 
 
 @st.composite
 def nested_passes(draw: Any, rows: int) -> list[Pass]:
-    """Up to five; one stands in the program or in an earlier one. Places and rows may lie outside of what that one runs."""
+    """Up to five; one stands in the program or in an earlier one. Places and rows may lie outside of what that one
+    runs.
+    """
     row = st.integers(0, rows)
     return [(draw(st.integers(-1, k - 1)), draw(row), draw(row), draw(row)) for k in range(draw(st.integers(0, 5)))]
 
@@ -80,7 +110,9 @@ def nested_passes(draw: Any, rows: int) -> list[Pass]:
 def unrolled(table: list[Pass], inside: int, low: int, high: int) -> list[tuple[int, bool]]:
     """Rows that a pass would run if all of them were needed, and whether they are runs of a pass."""
     found: list[tuple[int, bool]] = []
-    inner = sorted((min(at, high), k) for k, (within, at, _, _) in enumerate(table) if within == inside and min(at, high) >= low)
+    inner = sorted(
+        (min(at, high), k) for k, (within, at, _, _) in enumerate(table) if within == inside and min(at, high) >= low
+    )
     start = low
     for place, k in inner:
         found += [(row, inside >= 0) for row in range(start, place)]
@@ -91,7 +123,9 @@ def unrolled(table: list[Pass], inside: int, low: int, high: int) -> list[tuple[
 
 
 def twin(bench: Bench, table: list[Pass]) -> list[str]:
-    """Everything unrolled; then, last first, what a pass runs is left out unless its op may run again and a run after it needs it."""
+    """Everything unrolled; then, last first, what a pass runs is left out unless its op may run again and a run after
+    it needs it.
+    """
     graph = bench.graph
     left: list[str] = []
     rows = unrolled(table, -1, 0, len(bench.names))
@@ -100,7 +134,11 @@ def twin(bench: Bench, table: list[Pass]) -> list[str]:
         outputs = {tensor.name for tensor in graph.op_named[name].outputs}
         if of_a_pass:
             following = next((k for k, later in enumerate(left) if later == name), len(left))
-            reads = {value for later in left[: following + 1] for value in (*graph.op_named[later].reads, *roots(graph, later))}
+            reads = {
+                value
+                for later in left[: following + 1]
+                for value in (*graph.op_named[later].reads, *roots(graph, later))
+            }
             kept = {v for v in graph.outputs if following == len(left)}
             kept |= {graph.storage_root[v] for v in kept}
             if not outputs & (reads | kept) or not bench.again[bench.order[row]]:
@@ -122,7 +160,9 @@ GRAPHS = st.one_of(layered_digraphs(), digraphs(), simple_digraphs(most_ops=9))
 
 @QUICK
 @given(digraph=GRAPHS, data=st.data(), budget=st.integers(0, 40))
-def test_passes_run_what_their_twin_runs_and_their_memory_is_the_judges(digraph: nx.DiGraph, data: Any, budget: int) -> None:
+def test_passes_run_what_their_twin_runs_and_their_memory_is_the_judges(
+    digraph: nx.DiGraph, data: Any, budget: int
+) -> None:
     bench = Bench(lower(digraph))
     table = data.draw(nested_passes(len(bench.names)))
     cost, names = bench.run(table, budget)
@@ -161,8 +201,12 @@ def test_a_sequence_that_costs_too_much_or_finds_no_room_is_given_up() -> None:
 
 
 @QUICK
-@given(digraph=GRAPHS, seed=st.integers(0, 99), percent=st.sampled_from([50, 70, 90]), moves=st.sampled_from([1, 30, 300]))
-def test_after_any_moves_the_numbers_are_those_of_the_passes(digraph: nx.DiGraph, seed: int, percent: int, moves: int) -> None:
+@given(
+    digraph=GRAPHS, seed=st.integers(0, 99), percent=st.sampled_from([50, 70, 90]), moves=st.sampled_from([1, 30, 300])
+)
+def test_after_any_moves_the_numbers_are_those_of_the_passes(
+    digraph: nx.DiGraph, seed: int, percent: int, moves: int
+) -> None:
     bench = Bench(lower(digraph), seed=seed)
     budget = (naive_peak(bench.graph, keep_all(bench.graph)) - bench.residents) * percent // 100
     state, _, best = bench.search(budget, moves)
@@ -214,7 +258,17 @@ def found(bench: Bench, budget: int) -> tuple[int, float]:
 
 @pytest.mark.parametrize(
     ("length", "budget", "at_most"),
-    [(6, 6, 1.0), (6, 5, 1.0), (6, 3, 1.25), (12, 12, 1.0), (12, 9, 1.0), (12, 6, 1.25), (30, 30, 1.0), (30, 23, 1.0), (30, 10, 1.25)],
+    [
+        (6, 6, 1.0),
+        (6, 5, 1.0),
+        (6, 3, 1.25),
+        (12, 12, 1.0),
+        (12, 9, 1.0),
+        (12, 6, 1.25),
+        (30, 30, 1.0),
+        (30, 23, 1.0),
+        (30, 10, 1.25),
+    ],
 )
 def test_chains_cost_what_the_recurrence_says_while_little_has_to_go(length: int, budget: int, at_most: float) -> None:
     bench = Bench(lower(cases.digraph(cases.chain(length), ("g0",))))
@@ -224,8 +278,13 @@ def test_chains_cost_what_the_recurrence_says_while_little_has_to_go(length: int
 
 
 @QUICK
-@given(digraph=st.one_of(layered_digraphs(least=3, most=4, aliasing=False), simple_digraphs(most_ops=7)), percent=st.sampled_from([60, 80]))
-def test_what_is_found_is_legal_and_costs_no_less_than_the_exhaustive_search_says(digraph: nx.DiGraph, percent: int) -> None:
+@given(
+    digraph=st.one_of(layered_digraphs(least=3, most=4, aliasing=False), simple_digraphs(most_ops=7)),
+    percent=st.sampled_from([60, 80]),
+)
+def test_what_is_found_is_legal_and_costs_no_less_than_the_exhaustive_search_says(
+    digraph: nx.DiGraph, percent: int
+) -> None:
     bench = Bench(lower(digraph))
     budget = naive_peak(bench.graph, keep_all(bench.graph)) * percent // 100
     peak_bytes, cost = found(bench, budget - bench.residents)
@@ -236,7 +295,9 @@ def test_what_is_found_is_legal_and_costs_no_less_than_the_exhaustive_search_say
 
 
 def long_skips() -> Graph:
-    """600 ops in layers that hang together, some of which read from far back: a value made again needs all before it."""
+    """600 ops in layers that hang together, some of which read from far back: a value made again needs all before
+    it.
+    """
     return lower(remat.converted(layered(600, width=16, seed=0)))
 
 
@@ -245,7 +306,9 @@ def test_parts_run_again_fit_where_single_values_made_again_do_not() -> None:
     bench.state = State(bench.model, most_runs=4 * len(bench.order), seed=0)
     peak_bytes, _ = bench.evaluator.evaluate(bench.order) or (0, 0.0)
     budget = 8 * peak_bytes // 10
-    bench.order = min(orders(bench.state, bench.model, bench.order), key=lambda order: bench.evaluator.evaluate(order) or (0, 0.0))
+    bench.order = min(
+        orders(bench.state, bench.model, bench.order), key=lambda order: bench.evaluator.evaluate(order) or (0, 0.0)
+    )
     dropped = [runs for runs in evictions(bench.state, bench.model, bench.order, budget) if runs is not None]
     assert all((bench.evaluator.evaluate(runs) or (0, 0.0))[0] > budget for runs in dropped)
     fits, cost = found(bench, budget)

@@ -19,7 +19,18 @@ from hypothesis import HealthCheck, given, settings
 from strategies import digraphs, memory_models
 
 import planner
-from planner import InfeasibleBudget, MemoryModel, OutputError, Plan, PlanFileError, ScheduleError, VerificationError, load, optimize, zoo
+from planner import (
+    InfeasibleBudget,
+    MemoryModel,
+    OutputError,
+    Plan,
+    PlanFileError,
+    ScheduleError,
+    VerificationError,
+    load,
+    optimize,
+    zoo,
+)
 from planner.files import write_whole
 from planner.packing import first_fit, nnvm, register_allocator
 from planner.problem import Problem, Proposal
@@ -59,7 +70,9 @@ def test_load_gives_back_the_plan_that_was_saved(plan: Plan, saved: Path) -> Non
 
 @settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(digraph=digraphs(), memory=memory_models())
-def test_any_plan_survives_its_file(tmp_path_factory: pytest.TempPathFactory, digraph: nx.DiGraph, memory: MemoryModel) -> None:
+def test_any_plan_survives_its_file(
+    tmp_path_factory: pytest.TempPathFactory, digraph: nx.DiGraph, memory: MemoryModel
+) -> None:
     path = tmp_path_factory.getbasetemp() / "any.json"
     for allocator in ("auto", None):
         plan = optimize(digraph, memory=memory, allocator=allocator)
@@ -82,7 +95,8 @@ def test_saving_the_same_plan_twice_writes_the_same_bytes(plan: Plan, tmp_path: 
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
 
 
-# ------------------------------------------------------------------------------------------------ files that are no plans
+# ------------------------------------------------------------------------------------------------ files that are no
+# plans
 
 
 def refused(path: Path, *words: str, graph: planner.Graph | None = None) -> None:
@@ -173,7 +187,9 @@ def first_free(steps: list) -> int:
 
 
 TAMPERED_SCHEDULES: dict[str, Callable[[list], Any]] = {
-    "the last op left out": lambda steps: steps.__delitem__(slice(max(k for k, s in enumerate(steps) if s[0] == "compute"), None)),
+    "the last op left out": lambda steps: steps.__delitem__(
+        slice(max(k for k, s in enumerate(steps) if s[0] == "compute"), None)
+    ),
     "a value freed too soon": lambda steps: steps.insert(first_free(steps), ["free", "f16"]),
     "a free left out, so that more is live": lambda steps: steps.__delitem__(first_free(steps)),
     "a recomputation left out": lambda steps: steps.__delitem__(
@@ -196,7 +212,9 @@ def test_verify_refuses_a_tampered_schedule(saved: Path, fault: str) -> None:
 
 TAMPERED_BUFFERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "all offsets zero": lambda allocation: [b.update(offset=0) for b in allocation["buffers"]],
-    "an offset that is not aligned": lambda allocation: allocation["buffers"][0].update(offset=allocation["buffers"][0]["offset"] + 1),
+    "an offset that is not aligned": lambda allocation: allocation["buffers"][0].update(
+        offset=allocation["buffers"][0]["offset"] + 1
+    ),
     "a buffer left out": lambda allocation: allocation["buffers"].pop(),
     "a smaller buffer": lambda allocation: allocation["buffers"][0].update(nbytes=1),
     "a smaller arena": lambda allocation: allocation.update(arena_bytes=allocation["arena_bytes"] - 4),
@@ -225,7 +243,9 @@ TAMPERED_REPORTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "live at the peak": lambda report: report.update(live_at_peak=[]),
     "a lower bound above the plan": lambda report: report.update(peak_lower_bound=report["plan"]["peak_bytes"] + 1),
     "keep-all arena": lambda report: report["keep_all"].update(arena_bytes=10**9),
-    "keep-all arena, one byte more": lambda report: report["keep_all"].update(arena_bytes=report["keep_all"]["arena_bytes"] + 1),
+    "keep-all arena, one byte more": lambda report: report["keep_all"].update(
+        arena_bytes=report["keep_all"]["arena_bytes"] + 1
+    ),
     "graph": lambda report: report.update(graph="another"),
     "ops": lambda report: report.update(ops=report["ops"] + 1),
     "strategy": lambda report: report.update(strategy="recursive"),
@@ -239,13 +259,17 @@ TAMPERED_REPORTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a cost proof that rests on a forged bound": lambda report: report.update(
         optimal="cost at this budget, order free", cost_lower_bound=report["plan"]["cost"]
     ),
-    "a peak bound forged to the plan's peak": lambda report: report.update(peak_lower_bound=report["plan"]["peak_bytes"]),
+    "a peak bound forged to the plan's peak": lambda report: report.update(
+        peak_lower_bound=report["plan"]["peak_bytes"]
+    ),
     "a peak proof that rests on a forged bound": lambda report: report.update(
         optimal="peak, order free", peak_lower_bound=report["plan"]["peak_bytes"]
     ),
     "a proof of anything": lambda report: report.update(optimal="peak and anything"),
     "a proof of nothing": lambda report: report.update(optimal=""),
-    "a proof there is not": lambda report: report.update(optimal="cost at this budget, order free", cost_lower_bound=1e9),
+    "a proof there is not": lambda report: report.update(
+        optimal="cost at this budget, order free", cost_lower_bound=1e9
+    ),
 }
 
 
@@ -261,7 +285,10 @@ TAMPERED_PLANS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "allocator": lambda parts: parts.update(allocator="nnvm"),
     "no allocator": lambda parts: parts.update(allocator=None),
     "no allocator, said twice": lambda parts: (parts.update(allocator=None), parts["report"].update(allocator=None)),
-    "another allocator, said twice": lambda parts: (parts.update(allocator="nnvm"), parts["report"].update(allocator="nnvm")),
+    "another allocator, said twice": lambda parts: (
+        parts.update(allocator="nnvm"),
+        parts["report"].update(allocator="nnvm"),
+    ),
     "another rule for the offsets": lambda parts: parts["allocation"].update(allocator="nnvm"),
     "no offsets": lambda parts: (
         parts.update(allocation=None),
@@ -306,7 +333,11 @@ def others(value: Any) -> list[Any]:
 def test_whatever_is_changed_in_a_plan_file_is_noticed(saved: Path) -> None:
     content = saved.read_bytes()
     # A graph is held to its fingerprint; a buffer may be larger, live longer or lie elsewhere if nothing overlaps.
-    paths = [path for path in leaves(json.loads(content)) if path not in ECHOES and path[0] != "ops" and path[1:2] != ("buffers",)]
+    paths = [
+        path
+        for path in leaves(json.loads(content))
+        if path not in ECHOES and path[0] != "ops" and path[1:2] != ("buffers",)
+    ]
     assert len(paths) > 200
     unnoticed = []
     for path in paths:
@@ -329,7 +360,8 @@ def test_whatever_is_changed_in_a_plan_file_is_noticed(saved: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "statement", ["cost at this budget, anything", "cost", "peak and anything", "peak", "Cost at this budget, order free"]
+    "statement",
+    ["cost at this budget, anything", "cost", "peak and anything", "peak", "Cost at this budget, order free"],
 )
 def test_only_known_statements_are_proofs_even_of_a_plan_that_is_optimal(statement: str) -> None:
     easy = optimize(zoo.chain(16, reads=("in", "out")), "1KB")  # keep-all fits: nothing is cheaper
@@ -343,12 +375,16 @@ def test_no_budget_is_no_ground_for_a_proof_of_cost() -> None:
     least = optimize(zoo.chain(1, reads=("in", "out")))
     assert least.report.plan.cost == least.report.cost_lower_bound
     with pytest.raises(VerificationError, match="proven"):
-        dataclasses.replace(least, report=msgspec.structs.replace(least.report, optimal="cost at this budget, order free")).verify()
+        dataclasses.replace(
+            least, report=msgspec.structs.replace(least.report, optimal="cost at this budget, order free")
+        ).verify()
 
 
 def test_a_strategy_of_your_own_may_claim_a_higher_bound_but_no_proof_that_rests_on_it() -> None:
     def knowing(problem: Problem, *, bound: float | None, optimal: str | None) -> Proposal:
-        return Proposal(planner.search.find_strategy("chen-sqrt")[1](problem).schedule, cost_lower_bound=bound, optimal=optimal)
+        return Proposal(
+            planner.search.find_strategy("chen-sqrt")[1](problem).schedule, cost_lower_bound=bound, optimal=optimal
+        )
 
     graph = zoo.chain(16, reads=("in", "out"))
     modest = optimize(graph, 10, strategy=partial(knowing, bound=None, optimal=None)).report
@@ -358,7 +394,9 @@ def test_a_strategy_of_your_own_may_claim_a_higher_bound_but_no_proof_that_rests
     assert (plan.strategy, plan.report.keep_all.cost, plan.report.cost_lower_bound) == ("knowing", 33, claimed)
     plan.verify()
     with pytest.raises(VerificationError, match="proven"):
-        optimize(graph, 10, strategy=partial(knowing, bound=claimed, optimal="cost at this budget, order free")).verify()
+        optimize(
+            graph, 10, strategy=partial(knowing, bound=claimed, optimal="cost at this budget, order free")
+        ).verify()
     assert "above the best possible, or so 'knowing' says" in str(plan)
 
 
@@ -375,8 +413,11 @@ def test_a_bound_of_exact_is_proven_again_and_none_above_the_optimum_is_believed
             claiming.verify()
 
 
-def test_the_order_asked_for_is_in_the_plan_and_what_holds_of_the_programs_order_is_not_said_of_all(tmp_path: Path) -> None:
-    graph = cases.CASES["C7"].digraph()  # at 48 bytes: 39 with the other head first, so no less than that in the order listed
+def test_the_order_asked_for_is_in_the_plan_and_what_holds_of_the_programs_order_is_not_said_of_all(
+    tmp_path: Path,
+) -> None:
+    # at 48 bytes: 39 with the other head first, so no less than that in the order listed
+    graph = cases.CASES["C7"].digraph()
     free, pinned = (optimize(graph, 48, strategy="exact", order=order) for order in ("free", "pinned"))
     assert (free.report.plan.cost, free.report.optimal) == (39, "cost at this budget, order free")
     assert pinned.report.cost_lower_bound == pinned.report.plan.cost > 39
@@ -399,7 +440,9 @@ def bump(graph: planner.Graph, schedule: Schedule, *, memory: MemoryModel) -> pl
     """First fit, under a name that is registered nowhere, with a gap at the end."""
     found = first_fit(graph, schedule, memory=memory)
     moved = tuple(msgspec.structs.replace(buffer, offset=buffer.offset + memory.alignment) for buffer in found.buffers)
-    return msgspec.structs.replace(found, buffers=moved, arena_bytes=found.arena_bytes + memory.alignment, allocator="mine")
+    return msgspec.structs.replace(
+        found, buffers=moved, arena_bytes=found.arena_bytes + memory.alignment, allocator="mine"
+    )
 
 
 NAMED_ALLOCATORS: dict[str, Any] = {
@@ -418,7 +461,9 @@ NAMED_ALLOCATORS: dict[str, Any] = {
 
 @pytest.mark.parametrize("allocator", NAMED_ALLOCATORS)
 @pytest.mark.parametrize("budget", [None, "80%", 10**6, 0.9])
-def test_verify_accepts_the_plan_of_any_allocator_by_name_by_callable_and_with_options(tmp_path: Path, allocator: str, budget: Any) -> None:
+def test_verify_accepts_the_plan_of_any_allocator_by_name_by_callable_and_with_options(
+    tmp_path: Path, allocator: str, budget: Any
+) -> None:
     graph = zoo.chain(16, reads=("in", "out"), nbytes=8)
     for k in range(1, 17):
         graph.nodes[f"f{k}"].update(nbytes=8 + k % 3, workspace=k % 4)
@@ -438,7 +483,9 @@ def test_verify_accepts_what_options_of_a_registered_allocator_make(digraph: nx.
         optimize(digraph, memory=memory, allocator=partial(nnvm, **options)).verify()
 
 
-def test_a_registered_allocator_packs_keep_all_again_and_a_portfolio_may_name_the_rule_that_won(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registered_allocator_packs_keep_all_again_and_a_portfolio_may_name_the_rule_that_won(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("planner.packing._ALLOCATORS", dict(planner.packing._ALLOCATORS))
     longest = len(planner.lower(zoo.chain(16, reads=("in", "out"))).ops) - 1
 
@@ -458,7 +505,7 @@ def test_a_registered_allocator_packs_keep_all_again_and_a_portfolio_may_name_th
         dataclasses.replace(plan, report=msgspec.structs.replace(plan.report, keep_all=figures)).verify()
 
 
-def test_keep_all_of_an_allocator_that_is_not_registered_is_held_to_its_peak_and_of_options_to_all_buffers_side_by_side() -> None:
+def test_keep_all_of_an_unregistered_allocator_is_held_to_its_peak_and_of_options_to_all_buffers_side_by_side() -> None:
     graph = zoo.chain(4)  # 9 values of 1 byte
     for allocator, least, most in ((bump, None, 10**9), (partial(nnvm, match_range=0), 9, 9), (None, None, None)):
         plan = optimize(graph, allocator=allocator)
@@ -480,7 +527,24 @@ def test_keep_all_of_an_allocator_that_is_not_registered_is_held_to_its_peak_and
 
 
 @pytest.mark.parametrize(
-    "budget", [14, "14", "14 B", "0.014KB", 0.8, 0.99999, "80%", " 80 % ", ".8", 1.0, "100%", None, np.float64(0.8), np.int64(14), "4PB"]
+    "budget",
+    [
+        14,
+        "14",
+        "14 B",
+        "0.014KB",
+        0.8,
+        0.99999,
+        "80%",
+        " 80 % ",
+        ".8",
+        1.0,
+        "100%",
+        None,
+        np.float64(0.8),
+        np.int64(14),
+        "4PB",
+    ],
 )
 def test_a_budget_is_read_again_as_it_was_written(budget: Any) -> None:
     optimize(zoo.chain(16, reads=("in", "out")), budget).verify()
@@ -549,7 +613,9 @@ def test_the_least_that_works_can_be_asked_for_at_the_largest_reserve() -> None:
 
 def test_verify_refuses_a_budget_that_is_exceeded(plan: Plan) -> None:
     budget = plan.report.plan.arena_bytes + plan.memory.reserve - 1
-    tight = dataclasses.replace(plan, budget=budget, report=msgspec.structs.replace(plan.report, budget=budget, budget_text=str(budget)))
+    tight = dataclasses.replace(
+        plan, budget=budget, report=msgspec.structs.replace(plan.report, budget=budget, budget_text=str(budget))
+    )
     with pytest.raises(VerificationError, match="above the budget"):
         tight.verify()
 

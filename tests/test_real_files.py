@@ -8,7 +8,17 @@ import pytest
 
 from planner import Graph, InfeasibleBudget, MemoryModel, Plan, from_onnx, load, lower, optimize
 
-LIGHT = ("bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19", "zfnet512")
+LIGHT = (
+    "bvlc_alexnet",
+    "densenet121",
+    "inception_v1",
+    "inception_v2",
+    "resnet50",
+    "shufflenet",
+    "squeezenet",
+    "vgg19",
+    "zfnet512",
+)
 ACTIVATIONS = MemoryModel("activations")
 
 
@@ -27,7 +37,9 @@ def planned(graph: Graph, budget: str) -> Plan:
 
 @pytest.mark.parametrize("budget", ["80%", "60%", "40%"])
 @pytest.mark.parametrize("name", LIGHT)
-def test_every_light_file_gets_a_plan_that_verifies_or_the_least_that_works(shared: Path, tmp_path: Path, name: str, budget: str) -> None:
+def test_every_light_file_gets_a_plan_that_verifies_or_the_least_that_works(
+    shared: Path, tmp_path: Path, name: str, budget: str
+) -> None:
     graph = lower(from_onnx(shared / f"data/graphs/onnx_light/light_{name}.onnx"))
     plan = planned(graph, budget)
     plan.save(tmp_path / "plan.json")

@@ -22,7 +22,9 @@ def bisection_forwards(n: int) -> int:
 
 
 def binomial_forwards(n: int, slots: int) -> int:
-    """Griewank and Walther 2000: least forwards of n steps with so many slots, the initial state in one, taped forwards included."""
+    """Griewank and Walther 2000: least forwards of n steps with so many slots, the initial state in one, taped forwards
+    included.
+    """
     if slots >= n - 1:
         return 2 * n - 1
     t = next(t for t in range(1, n + 1) if math.comb(slots + t, slots) >= n)
@@ -55,14 +57,17 @@ def forwards(schedule: Schedule) -> int:
     return sum(op.startswith("f") for op in schedule.computes)
 
 
-@pytest.mark.parametrize(("n", "expected"), [(8, 20), (16, 48), (64, 256), (100, 416), (256, 1280), (1000, 5932), (1024, 6144)])
+@pytest.mark.parametrize(
+    ("n", "expected"), [(8, 20), (16, 48), (64, 256), (100, 416), (256, 1280), (1000, 5932), (1024, 6144)]
+)
 def test_bisection_runs_the_forwards_of_the_recurrence(n: int, expected: int) -> None:
     assert bisection_forwards(n) == expected  # the notes' own table
     assert forwards(proposed(n, 1)[1]) == expected
 
 
 @pytest.mark.parametrize(
-    ("n", "k", "expected"), [(1000, 1, 10), (1000, 3, 15), (1000, 9, 27), (1000, 31, 62), (1024, 1, 10), (64, 3, 9), (27, 2, 6)]
+    ("n", "k", "expected"),
+    [(1000, 1, 10), (1000, 3, 15), (1000, 9, 27), (1000, 31, 62), (1024, 1, 10), (64, 3, 9), (27, 2, 6)],
 )
 def test_as_many_forward_values_are_kept_as_the_recurrence_says(n: int, k: int, expected: int) -> None:
     assert kept(n, k) == expected

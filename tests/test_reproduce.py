@@ -1,6 +1,7 @@
 """papers/chen2016/reproduce.py: the original's tables are copied right, and our numbers are equal to them.
 
-The quick part: networks of up to 203 layers and 64 time steps. The rest is for people, `python papers/chen2016/reproduce.py`.
+The quick part: networks of up to 203 layers and 64 time steps. The rest is for people, `python
+papers/chen2016/reproduce.py`.
 """
 
 from __future__ import annotations
@@ -70,7 +71,12 @@ def test_dropping_batch_norm_and_activation_takes_what_mxnet_takes_of_the_same_l
 
 def test_wired_as_the_paper_has_it_dropping_them_saves_a_sixth_more() -> None:
     rows = ours("ResNet, recomputing by operator, MB")
-    assert [int(value) for (_, column), value in rows.items() if column.startswith("bn-relu")] == [2354, 3396, 4682, 6642]
+    assert [int(value) for (_, column), value in rows.items() if column.startswith("bn-relu")] == [
+        2354,
+        3396,
+        4682,
+        6642,
+    ]
     assert int(rows["resnet 3-24-36-3", "bn-relu, Alg. 2 as written"]) < 0.84 * 7988
 
 
@@ -82,14 +88,25 @@ def test_recomputing_activations_alone_takes_more_than_keeping_everything() -> N
 
 def test_the_search_makes_the_original_trials_in_their_order() -> None:
     trials = [value for (_, network), value in ours("memonger's search, B:MB").items() if network == "resnet 3-24-36-3"]
-    assert trials == ["0:2941", "889:1992", "576:1957", "707:2105", "748:2191", "789:2191", "830:1992", "871:1992", "912:1992"]
+    assert trials == [
+        "0:2941",
+        "889:1992",
+        "576:1957",
+        "707:2105",
+        "748:2191",
+        "789:2191",
+        "830:1992",
+        "871:1992",
+        "912:1992",
+    ]
 
 
 def test_the_search_is_many_times_faster_than_the_original() -> None:
     assert result().seconds["resnet 3-24-36-3"] < 2  # the original took 8 s
 
 
-# ------------------------------------------------------------------------------------------------ the tables are the originals
+# ------------------------------------------------------------------------------------------------ the tables are the
+# originals
 
 
 def tables_of(shared: Path, first_column: str) -> list[list[str]]:
@@ -154,7 +171,8 @@ def test_traces_and_bytes_are_those_of_the_stored_files(shared: Path, name: str)
             }
 
 
-# ------------------------------------------------------------------------------------------------ the command, the figures
+# ------------------------------------------------------------------------------------------------ the command, the
+# figures
 
 
 def test_quick_prints_every_cell_and_the_count(monkeypatch: pytest.MonkeyPatch) -> None:

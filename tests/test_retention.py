@@ -1,4 +1,6 @@
-"""The retention search: its incremental memory against the naive one, its plans against oracles, recurrences and the shared targets."""
+"""The retention search: its incremental memory against the naive one, its plans against oracles, recurrences and the
+shared targets.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,10 @@ class Bench:
         block = [self.s[run + layout.BLOCK_OF] for run in self.runs()]
         place = [self.s[run + layout.PLACE] for run in self.runs()]
         s = self.s
-        return [int(s[b + layout.MEMORY + p] + s[b + layout.ADDED]) + self.residents for b, p in zip(block, place, strict=True)]
+        return [
+            int(s[b + layout.MEMORY + p] + s[b + layout.ADDED]) + self.residents
+            for b, p in zip(block, place, strict=True)
+        ]
 
 
 def plain(graph: Graph) -> bool:
@@ -97,13 +102,22 @@ def test_after_any_moves_the_sequence_is_legal_and_its_memory_is_the_naive_one(
 
 
 @QUICK
-@given(digraph=layered_digraphs(aliasing=False), seed=st.integers(0, 9), thrift=st.sampled_from([1.0, 0.2]), at_once=st.integers(1, 3))
-def test_the_greedy_drops_leave_a_legal_sequence_with_its_memory(digraph: nx.DiGraph, seed: int, thrift: float, at_once: int) -> None:
+@given(
+    digraph=layered_digraphs(aliasing=False),
+    seed=st.integers(0, 9),
+    thrift=st.sampled_from([1.0, 0.2]),
+    at_once=st.integers(1, 3),
+)
+def test_the_greedy_drops_leave_a_legal_sequence_with_its_memory(
+    digraph: nx.DiGraph, seed: int, thrift: float, at_once: int
+) -> None:
     graph = lower(digraph)
     bench = Bench(graph, MemoryModel(), seed=seed)
     bench.state.load(bench.evaluator.keep_all, 0)
     before = naive_peak(graph, keep_all(graph))
-    relief.relieve(bench.s, bench.f, 30, at_once, thrift, 0.5, np.zeros((at_once, 2), dtype=np.int64), np.zeros(at_once))
+    relief.relieve(
+        bench.s, bench.f, 30, at_once, thrift, 0.5, np.zeros((at_once, 2), dtype=np.int64), np.zeros(at_once)
+    )
     schedule = canonical_steps(graph, bench.sequence())
     assert bench.timeline() == naive_timeline(graph, schedule)
     assert simulate(graph, schedule).cost >= simulate(graph, keep_all(graph)).cost
@@ -140,7 +154,10 @@ def ordered_twin(graph: Graph, window: int) -> list[str]:
 
 
 @QUICK
-@given(digraph=st.one_of(simple_digraphs(most_ops=9), layered_digraphs(aliasing=False)), window=st.sampled_from([1, 2, 4, 100]))
+@given(
+    digraph=st.one_of(simple_digraphs(most_ops=9), layered_digraphs(aliasing=False)),
+    window=st.sampled_from([1, 2, 4, 100]),
+)
 def test_order_by_memory_runs_what_its_twin_runs(digraph: nx.DiGraph, window: int) -> None:
     graph = lower(digraph)
     bench = Bench(graph, MemoryModel(), seed=0)
@@ -152,9 +169,14 @@ def test_order_by_memory_runs_what_its_twin_runs(digraph: nx.DiGraph, window: in
 
 def test_an_input_that_dies_in_place_is_counted_once() -> None:
     """x -> r over x -> y: 8 + 8 while x is made, 8 while r takes its place."""
-    graph = Graph([
-        op("a", nbytes=4), op("x", "a", nbytes=8), op("r", "x", nbytes=8, inplace=((0, 0, False),)), op("y", "r", nbytes=1, output=True),
-    ])  # fmt: skip
+    graph = Graph(
+        [
+            op("a", nbytes=4),
+            op("x", "a", nbytes=8),
+            op("r", "x", nbytes=8, inplace=((0, 0, False),)),
+            op("y", "r", nbytes=1, output=True),
+        ]
+    )
     bench = Bench(graph, MemoryModel(), seed=0)
     bench.state.load(bench.evaluator.keep_all, 100)
     assert bench.timeline() == [4, 12, 8, 9] == naive_timeline(graph, keep_all(graph))
@@ -164,9 +186,12 @@ def test_every_kernel_is_compiled_for_one_signature() -> None:
     retention(Problem(lower(cases.C2.digraph()), 248))
     retention(Problem(lower(cases.C1.digraph()), None))
     modules = (annealing, changes, draws, layout, memory, moves, orders, relief, runs)
-    kernels = {name: value for module in modules for name, value in vars(module).items() if hasattr(value, "signatures")}
+    kernels = {
+        name: value for module in modules for name, value in vars(module).items() if hasattr(value, "signatures")
+    }
     assert {name: value.signatures for name, value in kernels.items() if len(value.signatures) > 1} == {}
-    entries = {"anneal", "build", "load", "order_by_memory", "relieve", "save"}  # of others none are compiled where the cache has these
+    # of others none are compiled where the cache has these
+    entries = {"anneal", "build", "load", "order_by_memory", "relieve", "save"}
     assert all(len(kernels[name].signatures) == 1 for name in entries)
 
 
@@ -199,7 +224,8 @@ def test_public_cases_cost_what_they_say(case: str, budget: int, least: float) -
 
 
 @pytest.mark.parametrize(
-    ("case", "least"), [("C1", 3), ("C2", 224), ("C3", 160), ("C5", 39_829_110_788), ("C7", 38), ("C7-dead", 24), ("C9", 25)]
+    ("case", "least"),
+    [("C1", 3), ("C2", 224), ("C3", 160), ("C5", 39_829_110_788), ("C7", 38), ("C7-dead", 24), ("C9", 25)],
 )
 def test_public_cases_reach_their_least_peak_and_fail_below_it(case: str, least: int) -> None:
     graph = lower(cases.CASES[case].digraph())
@@ -240,7 +266,9 @@ def test_a_chain_of_a_hundred_costs_what_the_recurrence_says(budget: int) -> Non
 
 
 def branches(count: int) -> nx.DiGraph:
-    """Branches of a wide and a narrow value, every wide one first in the program: all at once, or one branch after another."""
+    """Branches of a wide and a narrow value, every wide one first in the program: all at once, or one branch after
+    another.
+    """
     graph = nx.DiGraph()
     for k in range(count):
         graph.add_node(f"wide{k}", nbytes=10)
@@ -326,15 +354,20 @@ def test_views_are_made_again_only_where_the_judge_agrees() -> None:
 #: Overhead in %: `shared/rematerialisation.md`, sections 5 and 9. Order "pinned" where the row says so.
 TARGETS = [
     ("cm_vgg16", 90, 1.97, "free"), ("cm_vgg_unet", 80, 1.99, "free"), ("cm_vgg_unet", 50, 6.97, "free"),
-    ("cm_resnet50", 40, 2.45, "free"), ("cm_mobilenet", 50, 1.66, "free"), ("chain100", 50, 25.5, "free"), ("chain100", 25, 38.0, "free"),
-    ("vgg16chain", 50, 0.385, "free"), ("rl100", 90, 0.0, "free"), ("rl100", 80, 0.0, "free"), ("rl100", 90, 0.79, "pinned"),
-    ("rl100", 80, 2.30, "pinned"), ("gpt12", 50, 6.86, "free"), ("aten_gpt", 60, 12.33, "free"), ("aten_resnet50", 30, 18.42, "free"),
+    ("cm_resnet50", 40, 2.45, "free"), ("cm_mobilenet", 50, 1.66, "free"), ("chain100", 50, 25.5, "free"), ("chain100",
+        25, 38.0, "free"),
+    ("vgg16chain", 50, 0.385, "free"), ("rl100", 90, 0.0, "free"), ("rl100", 80, 0.0, "free"), ("rl100", 90, 0.79,
+        "pinned"),
+    ("rl100", 80, 2.30, "pinned"), ("gpt12", 50, 6.86, "free"), ("aten_gpt", 60, 12.33, "free"), ("aten_resnet50", 30,
+        18.42, "free"),
     ("unet_own", 50, 3.31, "free"), ("rl1000", 80, 2.18, "free"), ("layered1000", 80, 3.96, "free"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "percent", "most", "order"), TARGETS)
-def test_overhead_on_the_graphs_of_the_literature(shared: Path, name: str, percent: int, most: float, order: Any) -> None:
+def test_overhead_on_the_graphs_of_the_literature(
+    shared: Path, name: str, percent: int, most: float, order: Any
+) -> None:
     remat = pytest.importorskip("bench.remat")
     graph = lower(remat.read(name))
     budget = naive_budget(graph, percent)

@@ -1,4 +1,6 @@
-"""Rules of the user's: what must stay is never computed again, what must go is never kept for the backward pass, whatever the search."""
+"""Rules of the user's: what must stay is never computed again, what must go is never kept for the backward pass,
+whatever the search.
+"""
 
 from __future__ import annotations
 
@@ -64,10 +66,17 @@ def net(*forward: Any, backward: Sequence[Any], name: str = "net") -> Graph:
 
 #: x -> f1 -> f2 -> f3 -> loss; each backward op reads the gradient above and the input of its layer.
 CHAIN = net(
-    op("x", nbytes=1, kind="input"), op("f1", "x", nbytes=8), op("f2", "f1", nbytes=8), op("f3", "f2", nbytes=8),
+    op("x", nbytes=1, kind="input"),
+    op("f1", "x", nbytes=8),
+    op("f2", "f1", nbytes=8),
+    op("f3", "f2", nbytes=8),
     op("loss", "f3", nbytes=1, phase="loss"),
-    backward=[op("b3", "loss", "f2", nbytes=2), op("b2", "b3", "f1", nbytes=2), op("b1", "b2", "x", nbytes=2, output=True)],
-)  # fmt: skip
+    backward=[
+        op("b3", "loss", "f2", nbytes=2),
+        op("b2", "b3", "f1", nbytes=2),
+        op("b1", "b2", "x", nbytes=2, output=True),
+    ],
+)
 
 
 def computes(plan: Plan) -> str:
@@ -81,7 +90,8 @@ def test_a_value_to_recompute_is_made_again_just_before_the_backward_op_that_rea
     plan = optimize(CHAIN, "100%", recompute="f2", allocator=None)
     assert computes(plan) == "f1 f2 f3 loss f2 b3 b2 b1"
     assert plan.schedule == steps("f1 f2 f3 -f2 loss -f3 f2 b3 -f2 -loss b2 -f1 -b3 b1 -b2")
-    # f3 with f1 and f2 at hand: x 1 + 24, then loss without f2: 1 + 8 + 8 + 1; keep-all has all three at loss: 1 + 24 + 1
+    # f3 with f1 and f2 at hand: x 1 + 24, then loss without f2: 1 + 8 + 8 + 1; keep-all has all three at loss: 1 + 24 +
+    # 1
     assert plan.report.plan.peak_bytes == 25
     assert plan.report.keep_all.peak_bytes == 26
     assert plan.report.rules[0].peak_change_bytes == -1
@@ -111,7 +121,9 @@ def test_a_value_the_backward_pass_does_not_read_is_not_made_again() -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_saved_op_runs_once_whatever_the_budget(strategy: str) -> None:
     graph = lower(zoo.chain(12, reads=("in",), nbytes=8))
-    free = [optimize(graph, strategy=strategy, allocator=None).schedule.computes for strategy in ("recursive", strategy)]
+    free = [
+        optimize(graph, strategy=strategy, allocator=None).schedule.computes for strategy in ("recursive", strategy)
+    ]
     often = sorted(set(free[0]), key=free[0].count)[-3:]
     assert min(map(free[0].count, often)) > 1
     plan = optimize(graph, strategy=strategy, allocator=None, save=often)
@@ -132,9 +144,12 @@ def test_a_rule_of_which_nothing_is_left_is_an_error_naming_the_op_and_why() -> 
     with pytest.raises(PlannerError, match=r"recompute: 'f2' cannot be kept for any op \('f2': saved by 'f2'\)"):
         optimize(CHAIN, recompute="f2", save="f2")
     once = net(
-        op("x", nbytes=1, kind="input"), op("f1", "x", recomputable=False), op("f2", "f1"), op("loss", "f2", phase="loss"),
+        op("x", nbytes=1, kind="input"),
+        op("f1", "x", recomputable=False),
+        op("f2", "f1"),
+        op("loss", "f2", phase="loss"),
         backward=[op("b", "loss", "f1", "f2", output=True)],
-    )  # fmt: skip
+    )
     with pytest.raises(PlannerError, match="'f1': may run only once"):
         optimize(once, recompute="f1")
     plan = optimize(once, "100%", recompute="f?", allocator=None)
@@ -144,32 +159,46 @@ def test_a_rule_of_which_nothing_is_left_is_an_error_naming_the_op_and_why() -> 
 
 def test_a_value_on_an_updated_storage_cannot_be_made_again() -> None:
     statistics = net(
-        op("x", nbytes=1, kind="input"), op("s", nbytes=2, kind="state"),
-        op("bn", "x", "s", nbytes=(4, 2), updates=((1, 1),)), op("loss", "bn:0", phase="loss"),
+        op("x", nbytes=1, kind="input"),
+        op("s", nbytes=2, kind="state"),
+        op("bn", "x", "s", nbytes=(4, 2), updates=((1, 1),)),
+        op("loss", "bn:0", phase="loss"),
         backward=[op("b", "loss", "bn:0", output=True)],
-    )  # fmt: skip
+    )
     with pytest.raises(PlannerError, match="'bn': reads or makes a value that is updated in place"):
         optimize(statistics, recompute="bn")
 
 
 def test_what_an_update_overwrites_before_the_backward_pass_needs_it_is_named() -> None:
     early = net(
-        op("x", nbytes=1, kind="input"), op("w", nbytes=2, kind="parameter"),
-        op("f1", "x", "w"), op("f2", "f1", "x"), op("loss", "f2", phase="loss"),
-        backward=[op("g", "loss"), op("u", "w", "g", nbytes=2, updates=((0, 0),), phase="update"), op("b", "g", "f1", "f2", output=True)],
-    )  # fmt: skip
+        op("x", nbytes=1, kind="input"),
+        op("w", nbytes=2, kind="parameter"),
+        op("f1", "x", "w"),
+        op("f2", "f1", "x"),
+        op("loss", "f2", phase="loss"),
+        backward=[
+            op("g", "loss"),
+            op("u", "w", "g", nbytes=2, updates=((0, 0),), phase="update"),
+            op("b", "g", "f1", "f2", output=True),
+        ],
+    )
     with pytest.raises(PlannerError, match="'f1': what it reads is overwritten before the backward pass needs it"):
         optimize(early, recompute="f1")
     plan = optimize(early, "100%", recompute="f*", allocator=None)
-    assert plan.report.rules[0].exceptions == (("f1", "what it reads is overwritten before the backward pass needs it"),)
+    assert plan.report.rules[0].exceptions == (
+        ("f1", "what it reads is overwritten before the backward pass needs it"),
+    )
     assert computes(plan) == "f1 f2 loss g u f2 b"
 
 
 def viewing(**changes: Any) -> Graph:
     return net(
-        op("x", nbytes=1, kind="input"), op("f", "x", nbytes=8), op("v", "f", nbytes=8, view=((0, 0, 0),), **changes),
-        op("loss", "v", phase="loss", nbytes=1), backward=[op("b", "loss", "v", nbytes=1, output=True)],
-    )  # fmt: skip
+        op("x", nbytes=1, kind="input"),
+        op("f", "x", nbytes=8),
+        op("v", "f", nbytes=8, view=((0, 0, 0),), **changes),
+        op("loss", "v", phase="loss", nbytes=1),
+        backward=[op("b", "loss", "v", nbytes=1, output=True)],
+    )
 
 
 def test_a_view_goes_with_what_it_views_and_one_that_must_stay_holds_it() -> None:
@@ -183,12 +212,17 @@ def test_a_view_goes_with_what_it_views_and_one_that_must_stay_holds_it() -> Non
 
 
 def test_a_rule_that_costs_memory_is_named_with_what_it_costs() -> None:
-    # f2 is 1 byte and kept; made again, it needs the 20 bytes of f1: keep-all: x 1, then f1 f2 21 + 1; with the rule f1 waits for b:
-    # x, f1, f2 of the forward part freed, f3 6 bytes, loss: 1 + 20 + 1 + 6 = 28 against 1 + 20 + 1 = 22 and 1 + 1 + 6 + 1 = 9
+    # f2 is 1 byte and kept; made again, it needs the 20 bytes of f1: keep-all: x 1, then f1 f2 21 + 1; with the rule f1
+    # waits for b: x, f1, f2 of the forward part freed, f3 6 bytes, loss: 1 + 20 + 1 + 6 = 28 against 1 + 20 + 1 = 22
+    # and 1 + 1 + 6 + 1 = 9
     graph = net(
-        op("x", nbytes=1, kind="input"), op("f1", "x", nbytes=20), op("f2", "f1", nbytes=1), op("f3", "f2", nbytes=6),
-        op("loss", "f3", nbytes=1, phase="loss"), backward=[op("b", "loss", "f2", nbytes=1, output=True)],
-    )  # fmt: skip
+        op("x", nbytes=1, kind="input"),
+        op("f1", "x", nbytes=20),
+        op("f2", "f1", nbytes=1),
+        op("f3", "f2", nbytes=6),
+        op("loss", "f3", nbytes=1, phase="loss"),
+        backward=[op("b", "loss", "f2", nbytes=1, output=True)],
+    )
     plan = optimize(graph, recompute="f2", allocator=None, strategy="chen-sqrt")
     assert plan.report.keep_all.peak_bytes == 22
     (ruling,) = plan.report.rules
@@ -197,7 +231,10 @@ def test_a_rule_that_costs_memory_is_named_with_what_it_costs() -> None:
     with pytest.raises(InfeasibleBudget, match="Within the rules, that is: recompute 'f2'") as refused:
         optimize(graph, "100%", recompute="f2", allocator=None, strategy="chen-sqrt")
     assert refused.value.minimum is not None
-    assert optimize(graph, refused.value.minimum, recompute="f2", allocator=None, strategy="chen-sqrt").budget == refused.value.minimum
+    assert (
+        optimize(graph, refused.value.minimum, recompute="f2", allocator=None, strategy="chen-sqrt").budget
+        == refused.value.minimum
+    )
 
 
 def test_rules_need_a_backward_pass_only_where_they_speak_of_one() -> None:
@@ -310,14 +347,16 @@ def test_preset_none_recomputes_nothing_but_what_a_pattern_names() -> None:
 
 
 def test_preset_full_keeps_the_ends_of_about_sqrt_n_segments() -> None:
-    # 16 equal layers, f1..f16, each a candidate: 4 segments, 3 boundaries; with the loss 17 units, of which 4.25, 8.5 and 12.75 are ideal.
-    # b1 reads the input; of f1..f15, which b2..b16 read, all but the boundaries run again.
+    # 16 equal layers, f1..f16, each a candidate: 4 segments, 3 boundaries; with the loss 17 units, of which 4.25, 8.5
+    # and 12.75 are ideal. b1 reads the input; of f1..f15, which b2..b16 read, all but the boundaries run again.
     plan = optimize(zoo.chain(16, reads=("in",)), "100%", recompute="full", allocator=None, strategy="chen-sqrt")
     again = {name for name in plan.schedule.computes if plan.schedule.computes.count(name) > 1}
     assert plan.report.extra_runs == len(again) == 15 - 3
     assert sorted({f"f{k}" for k in range(1, 16)} - again) == ["f13", "f4", "f8"]
     assert plan.report.plan.peak_bytes < plan.report.keep_all.peak_bytes * 2 // 3
-    kept = optimize(zoo.chain(16, reads=("in",)), "100%", recompute="full", save="f6", allocator=None, strategy="chen-sqrt")
+    kept = optimize(
+        zoo.chain(16, reads=("in",)), "100%", recompute="full", save="f6", allocator=None, strategy="chen-sqrt"
+    )
     assert kept.schedule.computes.count("f6") == 1
 
 
@@ -337,7 +376,8 @@ def test_preset_selective_drops_the_core_of_attention_and_keeps_products_with_we
     graph = lower(zoo.gpt(2, batch=2, fused_attention=False, dropout=0.1))
     plan = optimize(graph, "100%", recompute="selective", strategy="chen-sqrt", allocator=None)
     again = {name for name in plan.schedule.computes if plan.schedule.computes.count(name) > 1}
-    core = {"scores", "masked", "softmax", "dropout", "sum"}  # Korthikanti et al. 2022, figure 5, with the context read by its projection
+    # Korthikanti et al. 2022, figure 5, with the context read by its projection
+    core = {"scores", "masked", "softmax", "dropout", "sum"}
     assert {f"h{k}.attention.{what}" for k in (0, 1) for what in core} <= again
     assert types_again(graph, plan).isdisjoint({"Gemm", "Add"} - {"Add"} | {"GeneratorState"})
     assert {"h0.add1", "h0.add2", "h1.add1"}.isdisjoint(again)  # the residual trunk stays
@@ -359,11 +399,13 @@ def test_preset_selective_is_the_papers_drop_of_low_cost_results_on_a_residual_n
 
 
 def test_rules_on_cheap_ops_are_algorithm_2_of_the_paper_with_m_1() -> None:
-    # "Drop bn-relu" of 53 layers: 3539 -> 2843 MB by the original (original.md, 3), 2354 MB where it is wired as Alg. 2 is written
-    # (papers/chen2016/README.md), since the original reads the activation it keeps.
+    # "Drop bn-relu" of 53 layers: 3539 -> 2843 MB by the original (original.md, 3), 2354 MB where it is wired as Alg. 2
+    # is written (papers/chen2016/README.md), since the original reads the activation it keeps.
     graph = lower(zoo.mxnet_resnet((3, 4, 6, 3), batch=32))
     rules = ["none", "op:BatchNorm", "op:LeakyReLU"]
-    plan = optimize(graph, "100%", recompute=rules, memory=MemoryModel(scope="activations"), allocator="nnvm", strategy="chen-sqrt")
+    plan = optimize(
+        graph, "100%", recompute=rules, memory=MemoryModel(scope="activations"), allocator="nnvm", strategy="chen-sqrt"
+    )
     forward = {o.name for o in graph.ops if o.phase in ("forward", "loss")}
     counts = {name: int(graph.op_named[name].op in ("BatchNorm", "LeakyReLU")) for name in forward}
     assert list(plan.schedule.computes) == recompute_twin(graph, counts, forward)
@@ -427,7 +469,13 @@ def test_mirror_makes_again_what_its_twin_does(digraph: nx.DiGraph, data: st.Dat
     made = [graph.ops[row].name for row in result[:length].tolist()]
     assert made == expected
     keep = np.empty(length, dtype=np.bool_)
-    read_runs(encoded.arrays, result[:length], np.empty(len(graph.tensors), np.bool_), np.empty(len(graph.ops), np.int64), keep)
+    read_runs(
+        encoded.arrays,
+        result[:length],
+        np.empty(len(graph.tensors), np.bool_),
+        np.empty(len(graph.ops), np.int64),
+        keep,
+    )
     assert [name for name, kept in zip(made, keep, strict=True) if kept] == read_twin(graph, made)
     assert (len(mirror.signatures), len(read_runs.signatures)) == (1, 1)
 
@@ -453,10 +501,14 @@ def waits(graph: Graph, schedule: Schedule, name: str) -> str | None:
     for value in values:
         makes = [k for k, (ran, _, _) in enumerate(trail) if ran == name]
         for start, stop in zip(makes, [*makes[1:], len(trail)], strict=True):
-            readers = [k for k in range(start + 1, stop) if trail[k][0] and value in graph.op_named[trail[k][0] or ""].reads]
+            readers = [
+                k for k in range(start + 1, stop) if trail[k][0] and value in graph.op_named[trail[k][0] or ""].reads
+            ]
             early = [k for k in readers if trail[k][0] in forward and trail[k][2][trail[k][0] or ""] == 1]
             late = [k for k in readers if k not in early]
-            firsts = [k for k in range(start + 1, stop) if trail[k][0] in forward and trail[k][2][trail[k][0] or ""] == 1]
+            firsts = [
+                k for k in range(start + 1, stop) if trail[k][0] in forward and trail[k][2][trail[k][0] or ""] == 1
+            ]
             if start == makes[0] and late:
                 return f"{value}: the first is read by {trail[late[0]][0]}"
             if any(first < reader for first in firsts for reader in late):
@@ -496,18 +548,24 @@ def test_a_value_freed_late_or_never_has_waited() -> None:
         check_obeyed(CHAIN, kept, saved=(), again=("f2",))
     with pytest.raises(VerificationError, match="'f3' is kept to the end"):
         check_obeyed(CHAIN, steps("f1 f2 f3 loss b3 -f2 -loss b2 -f1 -b3 b1 -b2"), saved=(), again=("f3",))
-    early = steps("f1 f2 -f2 f2 f3 loss -f3 b3 -f2 -loss b2 -f1 -b3 b1 -b2")  # made again, but before the forward part was over
+    # made again, but before the forward part was over
+    early = steps("f1 f2 -f2 f2 f3 loss -f3 b3 -f2 -loss b2 -f1 -b3 b1 -b2")
     simulate(CHAIN, early)
     with pytest.raises(VerificationError, match="reads 'f2', kept since it was made"):
         check_obeyed(CHAIN, early, saved=(), again=("f2",))
 
 
-# ------------------------------------------------------------------------------------------------ laws over every strategy
+# ------------------------------------------------------------------------------------------------ laws over every
+# strategy
 
 
 def plain(graph: Graph, name: str) -> bool:
     """An op that nothing keeps from running again: no update and no view in the whole graph, and it may."""
-    return graph.op_named[name].recomputable and bool(graph.op_named[name].outputs) and not any(o.updates or o.view for o in graph.ops)
+    return (
+        graph.op_named[name].recomputable
+        and bool(graph.op_named[name].outputs)
+        and not any(o.updates or o.view for o in graph.ops)
+    )
 
 
 @st.composite
@@ -536,7 +594,11 @@ def able(graph: Graph, save: Sequence[str], recompute: Sequence[str]) -> list[st
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @FEW
 @given(
-    case=ruled(), memory=MEMORY, percent=PERCENT, allocator=st.sampled_from(ALLOCATORS), order=st.sampled_from(["free", "free", "pinned"])
+    case=ruled(),
+    memory=MEMORY,
+    percent=PERCENT,
+    allocator=st.sampled_from(ALLOCATORS),
+    order=st.sampled_from(["free", "free", "pinned"]),
 )
 def test_every_plan_obeys_fits_and_verifies_or_its_minimum_does(
     strategy: str, case: Any, memory: MemoryModel, percent: int, allocator: str | None, order: Any
@@ -544,7 +606,8 @@ def test_every_plan_obeys_fits_and_verifies_or_its_minimum_does(
     graph, save, recompute = case
     recompute = able(graph, save, recompute)
     options: dict[str, Any] = {
-        "strategy": strategy, "memory": memory, "allocator": allocator, "order": order, "save": save, "recompute": recompute, "effort": 0.3,
+        "strategy": strategy, "memory": memory, "allocator": allocator, "order": order, "save": save,
+            "recompute": recompute, "effort": 0.3,
     }  # fmt: skip
     budget: int | None = budget_of(graph, memory, percent)
     plan = outcome(graph, budget, **options)
@@ -577,7 +640,9 @@ def test_rules_leave_the_result_the_same_each_time(strategy: str, case: Any, per
 
     def found() -> Any:
         try:
-            return optimize(graph, budget, strategy=strategy, save=save, recompute=recompute, effort=0.2, progress=heard.append)
+            return optimize(
+                graph, budget, strategy=strategy, save=save, recompute=recompute, effort=0.2, progress=heard.append
+            )
         except InfeasibleBudget as refused:
             return str(refused)
 
@@ -590,10 +655,11 @@ def test_rules_leave_the_result_the_same_each_time(strategy: str, case: Any, per
 
 
 def cheapest_obedient(graph: Graph, budget: int, saved: set[str], again: set[str]) -> float | None:
-    """Least cost within a budget of all schedules that obey, by walking all states: graphs of one output an op and no aliasing.
+    """Least cost within a budget of all schedules that obey, by walking all states: graphs of one output an op and no
+    aliasing.
 
-    A live value of `again` is old if it is of the first run, or if the forward part has gone on since: then only first runs of the
-    forward part may read it.
+    A live value of `again` is old if it is of the first run, or if the forward part has gone on since: then only first
+    runs of the forward part may read it.
     """
     forward = forward_ops(graph)
     residents = sum(t.nbytes for o in graph.ops if o.resident for t in o.outputs)
@@ -622,8 +688,14 @@ def cheapest_obedient(graph: Graph, budget: int, saved: set[str], again: set[str
                 continue
             made = {t.name for t in o.outputs}
             inner = first and o.name in forward
-            usable = at_hand | {value for value, old in live if inner or not old or graph.producer[value].name not in again}
-            if made & names or not set(o.reads) <= usable or used + sum(t.nbytes for t in o.outputs) + o.workspace > budget:
+            usable = at_hand | {
+                value for value, old in live if inner or not old or graph.producer[value].name not in again
+            }
+            if (
+                made & names
+                or not set(o.reads) <= usable
+                or used + sum(t.nbytes for t in o.outputs) + o.workspace > budget
+            ):
                 continue
             left = frozenset((value, old or inner) for value, old in live)
             moves.append((o.cost, (left | {(t.name, first) for t in o.outputs}, ran | {o.name})))
@@ -637,8 +709,13 @@ def cheapest_obedient(graph: Graph, budget: int, saved: set[str], again: set[str
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @settings(max_examples=settings().max_examples // 8, suppress_health_check=list(HealthCheck))
-@given(case=ruled(st.one_of(layered_digraphs(least=2, most=3, aliasing=False), simple_digraphs(most_ops=6))), percent=PERCENT)
-def test_no_plan_within_rules_beats_the_exhaustive_search_and_bounds_are_true(strategy: str, case: Any, percent: int) -> None:
+@given(
+    case=ruled(st.one_of(layered_digraphs(least=2, most=3, aliasing=False), simple_digraphs(most_ops=6))),
+    percent=PERCENT,
+)
+def test_no_plan_within_rules_beats_the_exhaustive_search_and_bounds_are_true(
+    strategy: str, case: Any, percent: int
+) -> None:
     graph, save, recompute = case
     recompute = able(graph, save, recompute)
     budget = budget_of(graph, MemoryModel(), percent)
@@ -750,7 +827,12 @@ def test_a_file_without_rules_still_loads(saved: Path) -> None:
 
 def test_a_curve_obeys_the_rules_at_every_point_in_one_process_or_two() -> None:
     graph = zoo.chain(12, reads=("in",), nbytes=8)
-    options: dict[str, Any] = {"strategies": ("chen-budget", "recursive"), "save": "f6", "recompute": "f3", "allocator": None}
+    options: dict[str, Any] = {
+        "strategies": ("chen-budget", "recursive"),
+        "save": "f6",
+        "recompute": "f3",
+        "allocator": None,
+    }
     found = planner.curve(graph, 5, **options)
     assert (found.save_rules, found.recompute_rules) == (("f6",), ("f3",))
     least = min(point.cost for point in found.points if point.cost is not None)
@@ -827,7 +909,11 @@ def test_the_command_line_takes_rules_and_reports_them(run: Callable[..., Answer
     assert "Rule recompute 'f7': 1 op run again" in answer.out
     assert run("verify", "plan.json").code == 0
     found = json.loads(run(*arguments, "--json").out)
-    assert [(rule["kind"], rule["pattern"]) for rule in found["report"]["rules"]] == [("save", "f3"), ("save", "f4"), ("recompute", "f7")]
+    assert [(rule["kind"], rule["pattern"]) for rule in found["report"]["rules"]] == [
+        ("save", "f3"),
+        ("save", "f4"),
+        ("recompute", "f7"),
+    ]
 
 
 def test_the_command_line_refuses_a_rule_in_one_line(run: Callable[..., Answer]) -> None:

@@ -70,7 +70,9 @@ def test_json_gives_the_schedule_back(schedule: Schedule) -> None:
     assert hash(again) == hash(schedule)
 
 
-@pytest.mark.parametrize("text", [b'{"steps":[["keep","a"]]}', b'{"steps":[["compute",1]]}', b'{"steps":[["compute"]]}', b"{}", b"[]"])
+@pytest.mark.parametrize(
+    "text", [b'{"steps":[["keep","a"]]}', b'{"steps":[["compute",1]]}', b'{"steps":[["compute"]]}', b"{}", b"[]"]
+)
 def test_json_of_another_kind_is_refused(text: bytes) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(text, type=Schedule)
@@ -79,19 +81,24 @@ def test_json_of_another_kind_is_refused(text: bytes) -> None:
 def test_json_gives_memory_model_and_allocation_back() -> None:
     memory = MemoryModel(scope="activations", alignment=512, reserve=7)
     assert msgspec.json.decode(msgspec.json.encode(memory), type=MemoryModel) == memory
-    allocation = Allocation((Buffer("a", 1, False, 512, 0, 3, 1024), Buffer("a", 1, True, 5, 0, 1, 0)), 100, 1636, "first-fit")
+    allocation = Allocation(
+        (Buffer("a", 1, False, 512, 0, 3, 1024), Buffer("a", 1, True, 5, 0, 1, 0)), 100, 1636, "first-fit"
+    )
     assert msgspec.json.decode(msgspec.json.encode(allocation), type=Allocation) == allocation
 
 
 @pytest.mark.parametrize(
-    ("nbytes", "alignment", "rounded"), [(0, 512, 0), (1, 512, 512), (512, 512, 512), (513, 512, 1024), (5, 1, 5), (2**62 - 1, 512, 2**62)]
+    ("nbytes", "alignment", "rounded"),
+    [(0, 512, 0), (1, 512, 512), (512, 512, 512), (513, 512, 1024), (5, 1, 5), (2**62 - 1, 512, 2**62)],
 )
 def test_a_storage_is_rounded_up_to_the_alignment(nbytes: int, alignment: int, rounded: int) -> None:
     assert MemoryModel(alignment=alignment).round_up(nbytes) == rounded
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"scope": "all"}, {"alignment": 0}, {"alignment": -8}, {"alignment": 1.5}, {"reserve": -1}, {"reserve": 0.5}], ids=repr
+    "wrong",
+    [{"scope": "all"}, {"alignment": 0}, {"alignment": -8}, {"alignment": 1.5}, {"reserve": -1}, {"reserve": 0.5}],
+    ids=repr,
 )
 def test_a_memory_model_that_cannot_be_is_refused(wrong: dict) -> None:
     with pytest.raises(PlannerError, match=next(iter(wrong))):

@@ -33,14 +33,16 @@ def pair(**attributes: Any) -> nx.DiGraph:
 
 
 WRONG = {
-    "nbytes": [None, -1, 4.0, "4", True, (4, -1), (4, 4.5), {4}, [None], np.float64(4), b"4", np.array([1, 2]), np.array([[1, 2]] * 99),
+    "nbytes": [None, -1, 4.0, "4", True, (4, -1), (4, 4.5), {4}, [None], np.float64(4), b"4", np.array([1, 2]),
+        np.array([[1, 2]] * 99),
                np.True_, (4, np.array([1, 2]))],
     "cost": [None, -1, -0.5, float("nan"), float("inf"), "1", True, [1.0], 10**400, np.True_, np.array([1.0, 2.0])],
     "workspace": [None, -1, 1.5, "8", True, (8,), np.array([1, 2])],
     "kind": [None, "weight", 0, ["op"], "Op", True, np.array(["op", "op"])],
     "phase": ["fwd", 0, "Forward", ("forward",), True],
     "output": [0, 1, "all", -1, (-1,), (0.0,), (1,), ("0",), [True], {0}],
-    "view": [(0, 0), 0, None, "00", [(0,)], [(0, 0, -1)], [(0, 0, 1.5)], [(0, 0, 0, 0)], [(-1, 0)], [(0.0, 0)], [(0, 0, True)], [(True, 0)],
+    "view": [(0, 0), 0, None, "00", [(0,)], [(0, 0, -1)], [(0, 0, 1.5)], [(0, 0, 0, 0)], [(-1, 0)], [(0.0, 0)],
+        [(0, 0, True)], [(True, 0)],
              [0, 0]],
     "updates": [(0, 0), None, True, [(0, 0, 0)], [(0,)], [(0, -1)], ["00"], [(0, None)]],
     "inplace": [(0, 0), None, [(0, 0, 1)], [(0, 0, "identity")], [(0,)], [(-1, 0)], [(0, 0, True, True)], {(0, 0)}],
@@ -55,7 +57,9 @@ ANYTHING = {"saves", "shape", "dtype"}  # read elsewhere, or in reports only
 
 
 @pytest.mark.parametrize(
-    ("attribute", "value"), [(key, value) for key, values in WRONG.items() for value in values], ids=lambda value: repr(value)[:30]
+    ("attribute", "value"),
+    [(key, value) for key, values in WRONG.items() for value in values],
+    ids=lambda value: repr(value)[:30],
 )
 def test_a_wrong_type_is_refused_naming_node_attribute_and_value(attribute: str, value: object) -> None:
     with pytest.raises(GraphError) as caught:
@@ -103,7 +107,13 @@ def test_sizes_that_overflow_are_refused() -> None:
 
 
 def test_numpy_numbers_are_numbers() -> None:
-    numbers = {"nbytes": np.int64(8), "cost": np.float32(2), "workspace": np.int32(3), "output": (np.int64(0),), "view": [(np.int8(0), 0)]}
+    numbers = {
+        "nbytes": np.int64(8),
+        "cost": np.float32(2),
+        "workspace": np.int32(3),
+        "output": (np.int64(0),),
+        "view": [(np.int8(0), 0)],
+    }
     program = lower(pair(**numbers))
     assert program == lower(pair(nbytes=8, cost=2.0, workspace=3, output=(0,), view=((0, 0, 0),)))
     assert Graph.from_json(program.to_json()) == program
@@ -129,16 +139,41 @@ def test_whatever_is_accepted_is_plain_and_survives_its_file() -> None:
         FORWARD = "forward"
 
     graph = pair(
-        nbytes=(np.int64(8), np.uint8(4)), cost=np.float32(2), workspace=np.array(3), kind=np.str_("op"), phase=Phase.FORWARD,
-        output=[np.int64(1)], view=[(np.int64(0), np.int8(1), np.int64(4))], inplace=[(np.int64(0), 0, np.False_)],
-        recomputable=np.False_, stage=np.str_("s"), position=None, op=np.str_("Relu"), shape=[[np.int64(2), 1], (np.int32(4),)],
-        dtype=(np.str_("f4"), "f2"), flops=np.float64(7), module=np.str_("net"),
-    )  # fmt: skip
+        nbytes=(np.int64(8), np.uint8(4)),
+        cost=np.float32(2),
+        workspace=np.array(3),
+        kind=np.str_("op"),
+        phase=Phase.FORWARD,
+        output=[np.int64(1)],
+        view=[(np.int64(0), np.int8(1), np.int64(4))],
+        inplace=[(np.int64(0), 0, np.False_)],
+        recomputable=np.False_,
+        stage=np.str_("s"),
+        position=None,
+        op=np.str_("Relu"),
+        shape=[[np.int64(2), 1], (np.int32(4),)],
+        dtype=(np.str_("f4"), "f2"),
+        flops=np.float64(7),
+        module=np.str_("net"),
+    )
     op = lower(graph).op_named["node"]
-    fields = [*msgspec.structs.astuple(op)[2:], *(field for tensor in op.outputs for field in msgspec.structs.astuple(tensor))]
+    fields = [
+        *msgspec.structs.astuple(op)[2:],
+        *(field for tensor in op.outputs for field in msgspec.structs.astuple(tensor)),
+    ]
     assert all(map(plain, fields)), fields
-    assert (op.kind, op.phase, op.stage, op.op, op.module, op.recomputable) == ("op", "forward", "s", "Relu", "net", False)
-    assert [(tensor.shape, tensor.dtype, tensor.output) for tensor in op.outputs] == [((2, 1), "f4", False), ((4,), "f2", True)]
+    assert (op.kind, op.phase, op.stage, op.op, op.module, op.recomputable) == (
+        "op",
+        "forward",
+        "s",
+        "Relu",
+        "net",
+        False,
+    )
+    assert [(tensor.shape, tensor.dtype, tensor.output) for tensor in op.outputs] == [
+        ((2, 1), "f4", False),
+        ((4,), "f2", True),
+    ]
     assert Graph.from_json(lower(graph).to_json()).ops == lower(graph).ops
 
 
@@ -152,13 +187,31 @@ def test_flags_of_numpy_are_flags(flag: Any, wanted: bool) -> None:
 @pytest.mark.parametrize(
     ("shape", "wanted"),
     [
-        ((2, 3), (2, 3)), ([2, 3], (2, 3)), (((2, 3),), (2, 3)), ((), ()), (((),), ()), ((np.int64(2), 3), (2, 3)), ((0,), (0,)),
-        ((("N", 3),), None), (("N", 3), None), (((None, 3),), None), (((3.5,),), None), ((3.5,), None), ((-1, 3), None),
-        (((True, 3),), None), ((2**70,), None), ("abc", None), (7, None), (None, None), ((None,), None), (np.array([2, 3]), None),
-        (((2, 3), (2, 3)), None), ({2, 3}, None),
+        ((2, 3), (2, 3)),
+        ([2, 3], (2, 3)),
+        (((2, 3),), (2, 3)),
+        ((), ()),
+        (((),), ()),
+        ((np.int64(2), 3), (2, 3)),
+        ((0,), (0,)),
+        ((("N", 3),), None),
+        (("N", 3), None),
+        (((None, 3),), None),
+        (((3.5,),), None),
+        ((3.5,), None),
+        ((-1, 3), None),
+        (((True, 3),), None),
+        ((2**70,), None),
+        ("abc", None),
+        (7, None),
+        (None, None),
+        ((None,), None),
+        (np.array([2, 3]), None),
+        (((2, 3), (2, 3)), None),
+        ({2, 3}, None),
     ],
     ids=repr,
-)  # fmt: skip
+)
 def test_a_shape_is_ints_or_is_dropped(shape: Any, wanted: Any) -> None:
     program = lower(pair(shape=shape))
     assert program.op_named["node"].outputs[0].shape == wanted
@@ -382,7 +435,8 @@ def test_positions_are_required_where_two_reads_and_an_alias_meet(attribute: str
 
 
 @pytest.mark.parametrize(
-    ("attribute", "value"), [("view", [(1, 0)]), ("view", [(0, 1)]), ("updates", [(0, 1)]), ("inplace", [(1, 0)]), ("inplace", [(0, 1)])]
+    ("attribute", "value"),
+    [("view", [(1, 0)]), ("view", [(0, 1)]), ("updates", [(0, 1)]), ("inplace", [(1, 0)]), ("inplace", [(0, 1)])],
 )
 def test_a_pair_out_of_range_is_refused(attribute: str, value: object) -> None:
     with pytest.raises(GraphError, match=f"'node'.*{attribute}.*out of range.*1 inputs, 1 outputs"):
@@ -470,7 +524,8 @@ def test_a_long_cycle_is_cut_short() -> None:
     assert len(str(caught.value)) < 300
 
 
-# ------------------------------------------------------------------------------------------------ order, and the same program
+# ------------------------------------------------------------------------------------------------ order, and the same
+# program
 
 
 def names(graph: nx.DiGraph) -> list[str]:
@@ -527,8 +582,12 @@ def test_a_graph_that_was_carried_gives_the_same_program(graph: nx.DiGraph) -> N
     assert lower(graph.subgraph(list(graph)).subgraph(list(graph))) == program
     assert lower(nx.freeze(graph.copy())) == program
     lists = nx.DiGraph()
-    lists.add_nodes_from((node, {key: as_lists(value) for key, value in given.items()}) for node, given in graph.nodes(data=True))
-    lists.add_edges_from((a, b, {key: as_lists(value) for key, value in given.items()}) for a, b, given in graph.edges(data=True))
+    lists.add_nodes_from(
+        (node, {key: as_lists(value) for key, value in given.items()}) for node, given in graph.nodes(data=True)
+    )
+    lists.add_edges_from(
+        (a, b, {key: as_lists(value) for key, value in given.items()}) for a, b, given in graph.edges(data=True)
+    )
     assert lower(lists) == program
 
 
@@ -592,8 +651,11 @@ def test_a_public_case_lowers_as_written(name: str) -> None:
     for op in program.ops:
         if not op.resident:
             assert (op.reads, op.cost, op.workspace, op.outputs[0].nbytes) == (
-                written[op.name].inputs, written[op.name].cost, written[op.name].workspace, written[op.name].nbytes,
-            )  # fmt: skip
+                written[op.name].inputs,
+                written[op.name].cost,
+                written[op.name].workspace,
+                written[op.name].nbytes,
+            )
             assert op.phase in ("forward", "loss", "backward")
     phases = [op.phase for op in program.ops if not op.resident]
     assert sorted(phases, key=["forward", "loss", "backward"].index) == phases

@@ -1,4 +1,6 @@
-"""Several instants together: against every schedule of small graphs, and against every choice of runs between the instants."""
+"""Several instants together: against every schedule of small graphs, and against every choice of runs between the
+instants.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,9 @@ def check(graph: Graph, memory: MemoryModel, data: st.DataObject, oracle: Callab
     memory=memory_models(),
     data=st.data(),
 )
-def test_no_schedule_costs_less_than_a_series_proves(digraph: nx.DiGraph, memory: MemoryModel, data: st.DataObject) -> None:
+def test_no_schedule_costs_less_than_a_series_proves(
+    digraph: nx.DiGraph, memory: MemoryModel, data: st.DataObject
+) -> None:
     graph = lower(digraph)
     check(graph, memory, data, lambda budget: least_cost(graph, budget, memory=memory))
 
@@ -109,7 +113,9 @@ def test_nor_any_schedule_drawn_at_random(digraph: nx.DiGraph, memory: MemoryMod
 
 
 def cheapest_runs(graph: Graph, memory: MemoryModel, rows: list[int], budget: int) -> int | None:
-    """Every set of ops to run again in each part, tried: what a part asks for and does not make is live where it starts; in units."""
+    """Every set of ops to run again in each part, tried: what a part asks for and does not make is live where it
+    starts; in units.
+    """
     shared = storages_of(graph, memory)
     holder, names = shared.holder, list(graph.tensors)
     index = {name: v for v, name in enumerate(names)}
@@ -137,7 +143,9 @@ def cheapest_runs(graph: Graph, memory: MemoryModel, rows: list[int], budget: in
         asked_ops = {maker[names[h]] for h in waiting - read({rows[i]})} - first_runs[i]
         free[i] = sorted(k for k in asked_ops if graph.ops[k].recomputable or k not in before[i])
     best: int | None = None
-    subsets = [list(itertools.chain.from_iterable(itertools.combinations(ops, k) for k in range(len(ops) + 1))) for ops in free]
+    subsets = [
+        list(itertools.chain.from_iterable(itertools.combinations(ops, k) for k in range(len(ops) + 1))) for ops in free
+    ]
     for runs in itertools.product(*subsets):
         asked, fits = ends, True
         for i in reversed(range(len(rows))):
@@ -163,7 +171,15 @@ def nets(draw: st.DrawFn) -> Graph:
     ops = []
     for k in range(n):
         below = (f"f{k - 1}",) if k else ()
-        ops.append(Op(f"f{k}", (Tensor(f"f{k}", sizes[k]),), (*below, *skips.get(k, ())), cost=float(costs[k]), recomputable=k != once))
+        ops.append(
+            Op(
+                f"f{k}",
+                (Tensor(f"f{k}", sizes[k]),),
+                (*below, *skips.get(k, ())),
+                cost=float(costs[k]),
+                recomputable=k != once,
+            )
+        )
     for k in reversed(range(n)):
         above = (f"b{k + 1}",) if k < n - 1 else ()
         gradient = Tensor(f"b{k}", sizes[n + k], output=k == 0)
@@ -173,7 +189,9 @@ def nets(draw: st.DrawFn) -> Graph:
 
 @settings(max_examples=settings().max_examples * 2, suppress_health_check=list(HealthCheck))
 @given(graph=nets(), percent=st.sampled_from([0, 5, 10, 20, 30, 45]), data=st.data())
-def test_the_splits_end_with_the_cheapest_runs_between_the_instants(graph: Graph, percent: int, data: st.DataObject) -> None:
+def test_the_splits_end_with_the_cheapest_runs_between_the_instants(
+    graph: Graph, percent: int, data: st.DataObject
+) -> None:
     memory, n = MemoryModel(), len(graph.ops) // 2
     count = data.draw(st.sampled_from([1, 2, 2] if n > 3 else [2, 3]))
     rows = sorted(data.draw(st.sets(st.integers(n, 2 * n - 2), min_size=min(count, n - 1), max_size=count)))
@@ -208,7 +226,9 @@ def test_plans_that_one_instant_leaves_a_gap_to_are_proven_cheapest(name: str, f
 NOT_PROVEN = {("C2", 256), ("C2", 248)}
 
 
-@pytest.mark.parametrize(("name", "budget"), [(name, budget) for name, costs in LEAST_COSTS.items() for budget in costs])
+@pytest.mark.parametrize(
+    ("name", "budget"), [(name, budget) for name, costs in LEAST_COSTS.items() for budget in costs]
+)
 def test_public_cases_are_proven(name: str, budget: int) -> None:
     least = float(LEAST_COSTS[name][budget])
     bound = certified_cost(lower(cases.CASES[name].digraph()), MemoryModel(), budget, plan_cost=least).cost
@@ -216,7 +236,9 @@ def test_public_cases_are_proven(name: str, budget: int) -> None:
     assert (bound == least) == ((name, budget) not in NOT_PROVEN)
 
 
-@pytest.mark.parametrize(("length", "budget"), [(8, 3), (8, 4), (12, 3), (16, 3), (24, 3), (12, 4), (16, 5), (24, 10), (40, 3)])
+@pytest.mark.parametrize(
+    ("length", "budget"), [(8, 3), (8, 4), (12, 3), (16, 3), (24, 3), (12, 4), (16, 5), (24, 10), (40, 3)]
+)
 def test_nested_reruns_of_a_chain_are_counted_each_time(length: int, budget: int) -> None:
     graph = lower(cases.digraph(cases.chain(length), ("g0",)))
     least = float(_reversal(length, budget) + length + 1)

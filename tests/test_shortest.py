@@ -1,4 +1,6 @@
-"""Every schedule of a small graph: against the oracle of `cases.md` and, with aliasing, the machine of `naive` walked in full."""
+"""Every schedule of a small graph: against the oracle of `cases.md` and, with aliasing, the machine of `naive` walked
+in full.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,17 @@ from planner.search.shortest import Answer, cheapest_schedule, least_peak_schedu
 SOME = settings(suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=settings().max_examples * 2, suppress_health_check=list(HealthCheck))
 BYTES = MemoryModel()
-LEAST_PEAKS = {"C1": 3, "C2": 224, "C3": 160, "C5": 39_829_110_788, "C7": 38, "C7-b-first": 38, "C7-dead": 24, "C9": 25, "C9-replayed": 24}
+LEAST_PEAKS = {
+    "C1": 3,
+    "C2": 224,
+    "C3": 160,
+    "C5": 39_829_110_788,
+    "C7": 38,
+    "C7-b-first": 38,
+    "C7-dead": 24,
+    "C9": 25,
+    "C9-replayed": 24,
+}
 
 
 def kept_peak(graph: Graph, memory: MemoryModel = BYTES) -> int:
@@ -45,9 +57,12 @@ def check(answer: Answer, graph: Graph, memory: MemoryModel, budget: int, cost: 
 @MANY
 @given(
     digraph=st.one_of(layered_digraphs(least=3, most=4, aliasing=False), simple_digraphs(most_ops=9)),
-    memory=memory_models(), percent=PERCENT,
-)  # fmt: skip
-def test_the_least_cost_and_the_least_peak_are_those_of_the_oracle(digraph: nx.DiGraph, memory: MemoryModel, percent: int) -> None:
+    memory=memory_models(),
+    percent=PERCENT,
+)
+def test_the_least_cost_and_the_least_peak_are_those_of_the_oracle(
+    digraph: nx.DiGraph, memory: MemoryModel, percent: int
+) -> None:
     graph = lower(digraph)
     budget = budget_of(graph, memory, percent)
     cost = least_cost(graph, budget, memory=memory)
@@ -64,9 +79,12 @@ def test_the_least_cost_and_the_least_peak_are_those_of_the_oracle(digraph: nx.D
 @SOME
 @given(
     digraph=st.one_of(layered_digraphs(least=2, most=3), digraphs(most_forward=2), digraphs(most_forward=3)),
-    memory=memory_models(), percent=PERCENT,
-)  # fmt: skip
-def test_the_least_cost_is_that_of_the_machine_walked_in_full(digraph: nx.DiGraph, memory: MemoryModel, percent: int) -> None:
+    memory=memory_models(),
+    percent=PERCENT,
+)
+def test_the_least_cost_is_that_of_the_machine_walked_in_full(
+    digraph: nx.DiGraph, memory: MemoryModel, percent: int
+) -> None:
     graph = lower(digraph)
     if sum(not op.resident for op in graph.ops) > 8:
         return
@@ -86,7 +104,9 @@ def test_the_least_cost_is_that_of_the_machine_walked_in_full(digraph: nx.DiGrap
 
 @MANY
 @given(digraph=st.one_of(layered_digraphs(), digraphs()), memory=memory_models(), percent=PERCENT, pinned=st.booleans())
-def test_what_is_found_is_legal_fits_and_costs_what_it_says(digraph: nx.DiGraph, memory: MemoryModel, percent: int, pinned: bool) -> None:
+def test_what_is_found_is_legal_fits_and_costs_what_it_says(
+    digraph: nx.DiGraph, memory: MemoryModel, percent: int, pinned: bool
+) -> None:
     graph = lower(digraph)
     budget = budget_of(graph, memory, percent)
     answer = cheapest_schedule(graph, memory, budget, pinned=pinned, most_states=1500)
@@ -103,7 +123,9 @@ def test_what_is_found_is_legal_fits_and_costs_what_it_says(digraph: nx.DiGraph,
         assert naive_peak(graph, lowest.schedule, memory.alignment, memory.scope) == lowest.bound
 
 
-@pytest.mark.parametrize(("name", "budget"), [(name, budget) for name, costs in LEAST_COSTS.items() for budget in costs])
+@pytest.mark.parametrize(
+    ("name", "budget"), [(name, budget) for name, costs in LEAST_COSTS.items() for budget in costs]
+)
 def test_public_cases_are_solved(name: str, budget: int) -> None:
     graph = lower(cases.CASES[name].digraph())
     check(cheapest_schedule(graph, MemoryModel(), budget), graph, MemoryModel(), budget, LEAST_COSTS[name][budget])
@@ -150,7 +172,12 @@ def test_plans_that_differ_by_less_than_rounding_are_told_apart() -> None:
         ops = [op("a", nbytes=4), op("b", nbytes=4), op("c", nbytes=6), op("d", "c", nbytes=1)]
         ops += [op("e", "d", "a", nbytes=1), op("f", "e", "b", nbytes=1, output=True)]
         costs = {"a": 0.1, "b": other}
-        priced = Graph([Op(o.name, o.outputs, o.reads, cost=costs.get(o.name, 1.0), after={"c": ("a", "b")}.get(o.name, ())) for o in ops])
+        priced = Graph(
+            [
+                Op(o.name, o.outputs, o.reads, cost=costs.get(o.name, 1.0), after={"c": ("a", "b")}.get(o.name, ()))
+                for o in ops
+            ]
+        )
         answer = cheapest_schedule(priced, MemoryModel(), 11)
         assert answer.schedule is not None
         assert 4.0 + 0.1 + other + 0.1 == 4.0 + 0.1 + other + other
@@ -158,7 +185,9 @@ def test_plans_that_differ_by_less_than_rounding_are_told_apart() -> None:
 
 
 def test_a_view_that_pins_the_old_storage_and_a_kept_sibling_are_weighed() -> None:
-    """Where canonical frees are not the best: a is made anew beside its view, or kept while b is made again, as a copy for that step."""
+    """Where canonical frees are not the best: a is made anew beside its view, or kept while b is made again, as a copy
+    for that step.
+    """
     two = Op("two", (Tensor("two:0", 4), Tensor("two:1", 8)))
     view = Op("view", (Tensor("view", 4),), reads=("two:0",), view=((0, 0, 0),))
     wide = Op("wide", (Tensor("wide", 8),), reads=("view",))
@@ -171,15 +200,24 @@ def test_a_view_that_pins_the_old_storage_and_a_kept_sibling_are_weighed() -> No
 
 
 def test_an_output_freed_so_that_it_can_be_made_in_place_saves_its_bytes_twice() -> None:
-    """`two:1` is live when `two` runs again: without it there is room for a copy less, and `two` may put it on the storage of `a`."""
-    graph = Graph([
-        op("a", nbytes=33),
-        op("b", "a", nbytes=33, recomputable=False),
-        op("v", "a", "b", nbytes=33, view=((0, 0, 0),), workspace=12),
-        op("c", "b", "v", nbytes=71, output=True, workspace=12),
-        Op("two", (Tensor("two:0", 71, True), Tensor("two:1", 33, True), Tensor("two:2", 12)), ("v",), inplace=((0, 1, False),)),
-        op("d", "b", "two:2", "two:1", nbytes=100, output=True, recomputable=False),
-    ])  # fmt: skip
+    """`two:1` is live when `two` runs again: without it there is room for a copy less, and `two` may put it on the
+    storage of `a`.
+    """
+    graph = Graph(
+        [
+            op("a", nbytes=33),
+            op("b", "a", nbytes=33, recomputable=False),
+            op("v", "a", "b", nbytes=33, view=((0, 0, 0),), workspace=12),
+            op("c", "b", "v", nbytes=71, output=True, workspace=12),
+            Op(
+                "two",
+                (Tensor("two:0", 71, True), Tensor("two:1", 33, True), Tensor("two:2", 12)),
+                ("v",),
+                inplace=((0, 1, False),),
+            ),
+            op("d", "b", "two:2", "two:1", nbytes=100, output=True, recomputable=False),
+        ]
+    )
     shown = steps("a b v two -a -v d -two:2 a v -two:1 -two:0 c -b two -a -v -two:2")
     peak_bytes = simulate(graph, shown).peak_bytes
     assert peak_bytes < simulate(graph, keep_all(graph)).peak_bytes

@@ -1,4 +1,6 @@
-"""What `optimize` says where the optimizer step or the loss tail alone misses the budget: `shared/cases.md`, and sums by hand."""
+"""What `optimize` says where the optimizer step or the loss tail alone misses the budget: `shared/cases.md`, and sums
+by hand.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,10 @@ def test_c6_at_5_5gb_only_the_per_tensor_step_helps(allocator: str | None) -> No
     best = error.remedies[0]
     assert (best.action, best.peak_bytes, best.fits, best.at_least) == ("per-tensor update", 5_151_919_584, True, False)
     assert "recomputing activations cannot help, for the optimizer step" in str(error)
-    assert "6086532640 bytes: parameters 1.13 GiB, gradients 1.13 GiB, optimizer state 2.27 GiB, workspace 1.13 GiB" in str(error)
+    assert (
+        "6086532640 bytes: parameters 1.13 GiB, gradients 1.13 GiB, optimizer state 2.27 GiB, workspace 1.13 GiB"
+        in str(error)
+    )
     assert "batch" not in str(error)
     assert planner.optimize(step("per-tensor"), best.peak_bytes, allocator=None).report.extra_runs == 0
 
@@ -93,7 +98,9 @@ def two_parameters(*, workspace: int, activation: int = 10) -> nx.DiGraph:
     graph.add_edges_from([("w1", "a"), ("w2", "a")])
     graph.add_node("b", nbytes=(8, 24), phase="backward")
     graph.add_edge("a", "b")
-    graph.add_node("u", nbytes=(8, 24), phase="update", updates=((0, 0), (1, 1)), workspace=workspace, recomputable=False)
+    graph.add_node(
+        "u", nbytes=(8, 24), phase="update", updates=((0, 0), (1, 1)), workspace=workspace, recomputable=False
+    )
     graph.add_edge("w1", "u", reads=(0,), at=(0,))
     graph.add_edge("w2", "u", reads=(0,), at=(1,))
     graph.add_edge("b", "u", reads=(0, 1), at=(2, 3))
@@ -116,7 +123,9 @@ def test_the_reserve_is_in_the_numbers_of_the_cause_and_not_in_those_of_remedies
 
 
 def early_and_late() -> nx.DiGraph:
-    """Two parameters of 10 bytes; gradients of both are there before the first update. Nothing but the order keeps them."""
+    """Two parameters of 10 bytes; gradients of both are there before the first update. Nothing but the order keeps
+    them.
+    """
     graph = nx.DiGraph()
     for name in ("w1", "w2"):
         graph.add_node(name, nbytes=10, kind="parameter")
@@ -133,7 +142,16 @@ def early_and_late() -> nx.DiGraph:
 
 
 def updating_early(_problem: Problem) -> Proposal:
-    words = [Compute("a"), Compute("g1"), Compute("u1"), Free("g1"), Compute("g2"), Free("a"), Compute("u2"), Free("g2")]
+    words = [
+        Compute("a"),
+        Compute("g1"),
+        Compute("u1"),
+        Free("g1"),
+        Compute("g2"),
+        Free("a"),
+        Compute("u2"),
+        Free("g2"),
+    ]
     return Proposal(Schedule.of(words))
 
 
@@ -168,7 +186,12 @@ def test_activations_that_live_through_an_update_are_not_its_own() -> None:
 @pytest.mark.parametrize("allocator", ["auto", None])
 def test_c5_at_24gib_the_loss_tail_is_too_large_and_2_chunks_help(allocator: str | None) -> None:
     error = missed(C5_TAIL.digraph(), "24GiB", allocator=allocator)
-    assert (error.phase, error.proven, error.peak_lower_bound, error.binding_op) == ("loss", True, 39_829_110_788, "g32")
+    assert (error.phase, error.proven, error.peak_lower_bound, error.binding_op) == (
+        "loss",
+        True,
+        39_829_110_788,
+        "g32",
+    )
     best = error.remedies[0]
     assert (best.action, best.fits) == ("Loss in 2 chunks", True)
     assert best.peak_bytes == 2 * 19_914_555_392 // 2 + 2 * 134_217_728
@@ -226,7 +249,9 @@ def test_the_batch_is_named_where_every_input_has_it_first() -> None:
     assert batch_of(planner.lower(zoo.chain(3))) is None
 
 
-@pytest.mark.parametrize("build", [lambda batch: zoo.mlp([64] * 9, batch=batch), lambda batch: zoo.resnet((1, 1), batch=batch, image=32)])
+@pytest.mark.parametrize(
+    "build", [lambda batch: zoo.mlp([64] * 9, batch=batch), lambda batch: zoo.resnet((1, 1), batch=batch, image=32)]
+)
 def test_the_batch_that_is_promised_fits_and_a_tenth_more_does_not(build: Any) -> None:
     batch = 256
     least = planner.optimize(build(batch), allocator=None).report.plan.peak_bytes
@@ -269,7 +294,9 @@ def test_the_part_of_the_batch_is_that_of_the_step_that_allows_least() -> None:
 
 
 @given(digraph=digraphs(), memory=memory_models(), data=st.data())
-def test_every_byte_of_any_legal_schedule_is_given_to_one_component(digraph: nx.DiGraph, memory: MemoryModel, data: st.DataObject) -> None:
+def test_every_byte_of_any_legal_schedule_is_given_to_one_component(
+    digraph: nx.DiGraph, memory: MemoryModel, data: st.DataObject
+) -> None:
     graph = planner.lower(digraph)
     schedule = data.draw(loose_schedules(graph))
     run = Simulated(graph, memory, schedule=schedule)
@@ -277,11 +304,15 @@ def test_every_byte_of_any_legal_schedule_is_given_to_one_component(digraph: nx.
 
 
 @given(digraph=digraphs(), memory=memory_models())
-def test_a_budget_of_one_byte_is_infeasible_for_any_graph_that_needs_two(digraph: nx.DiGraph, memory: MemoryModel) -> None:
+def test_a_budget_of_one_byte_is_infeasible_for_any_graph_that_needs_two(
+    digraph: nx.DiGraph, memory: MemoryModel
+) -> None:
     graph = planner.lower(digraph)
     assume(planner.simulate(graph, keep_all(graph), memory=memory).peak_bytes > 1)
     with pytest.raises(InfeasibleBudget) as caught:
-        planner.optimize(graph, 1, strategy=lambda problem: Proposal(keep_all(problem.graph)), allocator=None, memory=memory)
+        planner.optimize(
+            graph, 1, strategy=lambda problem: Proposal(keep_all(problem.graph)), allocator=None, memory=memory
+        )
     assert caught.value.minimum == planner.simulate(graph, keep_all(graph), memory=memory).peak_bytes + memory.reserve
 
 
@@ -296,7 +327,9 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         path = tmp_path / "graph.json"
         program = graph if isinstance(graph, planner.Graph) else planner.lower(graph)
         path.write_bytes(program.to_json())
-        monkeypatch.setattr(sys, "argv", ["planner", "optimize", str(path), "--strategy", "chen-budget", *map(str, arguments)])
+        monkeypatch.setattr(
+            sys, "argv", ["planner", "optimize", str(path), "--strategy", "chen-budget", *map(str, arguments)]
+        )
         with pytest.raises(SystemExit) as exit_info:
             cli.main()
         captured = capsys.readouterr()
@@ -338,7 +371,9 @@ def test_a_plan_whose_peak_is_the_optimizer_step_says_so() -> None:
 
 
 def test_what_only_activations_cannot_mend_is_not_said_of_all_recomputation() -> None:
-    """Gradients of parameters made a second time go below what the optimizer step holds, which a strategy of segments never does."""
+    """Gradients of parameters made a second time go below what the optimizer step holds, which a strategy of segments
+    never does.
+    """
     graph = planner.lower(zoo.resnet(50, batch=8, image=64))
     fits = planner.optimize(graph, "80%")
     with pytest.raises(InfeasibleBudget) as caught:

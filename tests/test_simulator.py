@@ -49,7 +49,9 @@ def timeline(graph: Graph | list[Op], text: str, **memory: Any) -> tuple[int, ..
     return run(graph, text, **memory).timeline_bytes
 
 
-def refused(graph: Graph | list[Op], text: str, *, step: int | None, op: str | None = None, value: str | None = None) -> str:
+def refused(
+    graph: Graph | list[Op], text: str, *, step: int | None, op: str | None = None, value: str | None = None
+) -> str:
     """The judge's words on an illegal schedule; where it stopped is checked."""
     with pytest.raises(ScheduleError) as caught:
         run(graph, text)
@@ -62,7 +64,12 @@ def refused(graph: Graph | list[Op], text: str, *, step: int | None, op: str | N
     return error.reason
 
 
-PLAIN = [op("a", nbytes=1), op("b", "a", nbytes=10), op("c", "b", nbytes=100), op("d", "a", "c", nbytes=1000, output=True)]
+PLAIN = [
+    op("a", nbytes=1),
+    op("b", "a", nbytes=10),
+    op("c", "b", nbytes=100),
+    op("d", "a", "c", nbytes=1000, output=True),
+]
 
 
 # ------------------------------------------------------------------------------------------------ rule 1
@@ -77,7 +84,9 @@ def test_rule_1_a_free_before_the_step_that_reads_is_illegal() -> None:
     refused(PLAIN, "a b -b c d", step=3, op="c", value="b")
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.peak is not None or case.cost is not None])
+@pytest.mark.parametrize(
+    "name", [name for name, case in CASES.items() if case.peak is not None or case.cost is not None]
+)
 def test_keep_all_of_a_public_case_has_the_peak_and_cost_of_the_notes(name: str) -> None:
     case = CASES[name]
     graph = lower(case.digraph())
@@ -101,7 +110,12 @@ def test_keep_all_of_a_public_case_agrees_with_the_notes_own_replay(name: str) -
 
 def test_case_c1_redoing_everything_in_one_go_gains_nothing() -> None:
     graph = lower(C1.digraph())
-    again = [*(f"f{i}" for i in range(1, 9)), "g8", *(f"f{i}" for i in range(1, 8)), *(f"g{i}" for i in range(7, -1, -1))]
+    again = [
+        *(f"f{i}" for i in range(1, 9)),
+        "g8",
+        *(f"f{i}" for i in range(1, 8)),
+        *(f"g{i}" for i in range(7, -1, -1)),
+    ]
     trace = simulate(graph, canonical_steps(graph, again))
     assert (trace.peak_bytes, trace.cost) == (9, 24)
     assert trace.recomputed == {f"f{i}": 1 for i in range(1, 8)}
@@ -205,7 +219,11 @@ def test_rule_3_an_update_drops_the_older_names_itself() -> None:
 
 
 def test_rule_3_residents_are_live_from_the_start_to_the_end() -> None:
-    graph = [op("x", nbytes=9, kind="input", output=True), op("unread", nbytes=5, kind="parameter"), op("a", "x", nbytes=1)]
+    graph = [
+        op("x", nbytes=9, kind="input", output=True),
+        op("unread", nbytes=5, kind="parameter"),
+        op("a", "x", nbytes=1),
+    ]
     assert timeline(graph, "a -a") == (15,)
     assert timeline(graph, "a -a", scope="activations") == (1,)
 
@@ -259,7 +277,13 @@ def test_a_storage_is_called_by_its_newest_name_also_where_that_was_on_it_before
 
 def test_rule_4_nothing_run_takes_the_residents() -> None:
     trace = run([op("x", nbytes=3, kind="input")], "")
-    assert (trace.peak_bytes, trace.peak_step, trace.peak_op, trace.timeline_bytes, trace.cost) == (3, -1, None, (), 0.0)
+    assert (trace.peak_bytes, trace.peak_step, trace.peak_op, trace.timeline_bytes, trace.cost) == (
+        3,
+        -1,
+        None,
+        (),
+        0.0,
+    )
     assert run([], "").peak_bytes == 0
 
 
@@ -297,7 +321,12 @@ def test_rule_6_what_is_read_must_be_live() -> None:
     assert "freed" in refused(PLAIN, "a b -b c d", step=3, op="c", value="b")
 
 
-ORDERED = [op("a", nbytes=1), op("b", nbytes=1, after=("a",)), op("c", "b", nbytes=1), op("d", "b", "c", nbytes=1, output=True)]
+ORDERED = [
+    op("a", nbytes=1),
+    op("b", nbytes=1, after=("a",)),
+    op("c", "b", nbytes=1),
+    op("d", "b", "c", nbytes=1, output=True),
+]
 
 
 def test_rule_6_an_order_only_predecessor_must_have_run() -> None:
@@ -358,7 +387,11 @@ def test_rule_7_a_view_joins_the_storage_of_the_current_instance() -> None:
 
 
 def test_rule_7_an_updated_view_updates_the_whole_storage() -> None:
-    graph = [op("z", nbytes=8), op("v", "z", nbytes=4, view=((0, 0, 4),)), op("u", "v", nbytes=4, updates=((0, 0),), output=True)]
+    graph = [
+        op("z", nbytes=8),
+        op("v", "z", nbytes=4, view=((0, 0, 4),)),
+        op("u", "v", nbytes=4, updates=((0, 0),), output=True),
+    ]
     assert timeline(graph, "z v u") == (8, 8, 8)
     refused(graph, "z v u v", step=3, op="v", value="z")
 
@@ -382,7 +415,10 @@ def test_rule_8_a_kept_sibling_is_made_again_for_the_step_alone() -> None:
 def test_rule_8_a_kept_siblings_copy_has_a_buffer() -> None:
     graph, schedule = Graph(PAIR), steps("m -m:1 a m b -a -m:0 -m:1")
     allocation = stacked(graph, schedule)
-    assert [(b.execution, b.nbytes, b.start, b.end) for b in allocation.buffers if b.value == "m:0"] == [(0, 10, 0, 4), (1, 10, 2, 3)]
+    assert [(b.execution, b.nbytes, b.start, b.end) for b in allocation.buffers if b.value == "m:0"] == [
+        (0, 10, 0, 4),
+        (1, 10, 2, 3),
+    ]
     assert simulate(graph, schedule, allocation=allocation).arena_bytes == 1 + 10 + 20 + 1 + 10 + 20 + 1
 
 
@@ -417,7 +453,11 @@ def test_rule_9_a_recomputed_value_is_a_new_storage_and_an_earlier_view_pins_the
 def relu(*, kind: str = "op", first: int = 8, second: int = 8, **attributes: Any) -> list[Op]:
     """a -> b in place; by default everything for the pair to happen is there."""
     attributes = {"inplace": ((0, 0, False),), **attributes}
-    return [op("a", nbytes=first, kind=kind), op("b", "a", nbytes=second, **attributes), op("c", "b", nbytes=1, output=True)]
+    return [
+        op("a", nbytes=first, kind=kind),
+        op("b", "a", nbytes=second, **attributes),
+        op("c", "b", nbytes=1, output=True),
+    ]
 
 
 def test_rule_10_an_in_place_pair_happens() -> None:
@@ -441,13 +481,19 @@ def test_rule_10_not_on_a_resident() -> None:
 def test_rule_10_not_where_bytes_differ() -> None:
     assert timeline(relu(second=7), "a b -a c -b") == (8, 15, 8)
     assert timeline(relu(second=9), "a b -a c -b") == (8, 17, 10)
-    assert timeline(relu(first=5, second=7), "a b -a c -b", alignment=8) == (8, 16, 16)  # equal after rounding is not equal
+    # equal after rounding is not equal
+    assert timeline(relu(first=5, second=7), "a b -a c -b", alignment=8) == (8, 16, 16)
 
 
 def test_rule_10_bytes_are_those_of_the_storage_and_not_of_the_view() -> None:
     def through_view(shown: int, made: int) -> tuple[int, ...]:
         view = op("v", "a", nbytes=shown, view=((0, 0, 0),))
-        graph = [op("a", nbytes=8), view, op("b", "v", nbytes=made, inplace=((0, 0, False),)), op("c", "b", nbytes=1, output=True)]
+        graph = [
+            op("a", nbytes=8),
+            view,
+            op("b", "v", nbytes=made, inplace=((0, 0, False),)),
+            op("c", "b", nbytes=1, output=True),
+        ]
         return timeline(graph, "a v -a b -v c -b")
 
     assert through_view(4, 8) == (8, 8, 8, 9)
@@ -470,7 +516,12 @@ def test_rule_10_only_the_frees_directly_after_count() -> None:
 
 
 def test_rule_10_the_order_of_the_frees_does_not_count() -> None:
-    graph = [op("a", nbytes=8), op("x", nbytes=2), op("b", "x", "a", nbytes=8, inplace=((1, 0, False),)), op("c", "b", nbytes=1)]
+    graph = [
+        op("a", nbytes=8),
+        op("x", nbytes=2),
+        op("b", "x", "a", nbytes=8, inplace=((1, 0, False),)),
+        op("c", "b", nbytes=1),
+    ]
     assert timeline(graph, "a x b -x -a c -b") == timeline(graph, "a x b -a -x c -b") == (8, 10, 10, 9)
 
 
@@ -502,7 +553,12 @@ def test_rule_10_every_position_that_reads_the_value_needs_permission() -> None:
 
 def test_rule_10_the_first_lawful_pair_wins() -> None:
     def add(*pairs: tuple[int, int, bool], first: int = 8) -> list[tuple[str, str]]:
-        graph = [op("a", nbytes=first), op("x", nbytes=8), op("b", "a", "x", nbytes=8, inplace=pairs), op("c", "b", nbytes=1)]
+        graph = [
+            op("a", nbytes=first),
+            op("x", nbytes=8),
+            op("b", "a", "x", nbytes=8, inplace=pairs),
+            op("c", "b", nbytes=1),
+        ]
         return [(o, i) for _, o, i in run(graph, "a x b -a -x c -b").inplace_taken]
 
     assert add((0, 0, False), (1, 0, False)) == [("b", "a")]
@@ -511,7 +567,11 @@ def test_rule_10_the_first_lawful_pair_wins() -> None:
 
 
 def test_rule_10_a_storage_is_taken_once_in_a_step() -> None:
-    graph = [op("a", nbytes=8), op("b", "a", nbytes=(8, 8), inplace=((0, 0, False), (0, 1, False))), op("c", "b:0", "b:1", nbytes=1)]
+    graph = [
+        op("a", nbytes=8),
+        op("b", "a", nbytes=(8, 8), inplace=((0, 0, False), (0, 1, False))),
+        op("c", "b:0", "b:1", nbytes=1),
+    ]
     trace = run(graph, "a b -a c -b:0 -b:1")
     assert (trace.timeline_bytes, trace.inplace_taken) == ((8, 16, 17), ((1, "b:0", "a"),))
     graph[2] = op("c", "b:1", nbytes=1)
@@ -519,7 +579,11 @@ def test_rule_10_a_storage_is_taken_once_in_a_step() -> None:
 
 
 def test_rule_10_not_on_a_storage_that_the_op_updates() -> None:
-    graph = [op("z", nbytes=8), op("u", "z", nbytes=(8, 8), updates=((0, 0),), inplace=((0, 1, False),)), op("c", "u:0", "u:1", nbytes=1)]
+    graph = [
+        op("z", nbytes=8),
+        op("u", "z", nbytes=(8, 8), updates=((0, 0),), inplace=((0, 1, False),)),
+        op("c", "u:0", "u:1", nbytes=1),
+    ]
     trace = run(graph, "z u c -u:0 -u:1")
     assert (trace.timeline_bytes, trace.inplace_taken) == ((8, 16, 17), ())
     graph[2] = op("c", "u:1", nbytes=1)
@@ -535,7 +599,11 @@ def test_rule_10_not_for_a_view_and_not_for_an_update() -> None:
 
 
 def test_rule_10_a_view_made_in_the_step_is_a_name_on_the_storage() -> None:
-    graph = [op("a", nbytes=8), op("b", "a", nbytes=(8, 8), view=((0, 0, 0),), inplace=((0, 1, False),)), op("c", "b:1", nbytes=1)]
+    graph = [
+        op("a", nbytes=8),
+        op("b", "a", nbytes=(8, 8), view=((0, 0, 0),), inplace=((0, 1, False),)),
+        op("c", "b:1", nbytes=1),
+    ]
     assert timeline(graph, "a b -a c -b:1 -b:0") == (8, 16, 17)
     assert timeline(graph, "a b -a -b:0 c -b:1") == (8, 8, 9)
 
@@ -573,14 +641,24 @@ def test_rule_10_an_identity_pair_keeps_the_other_conditions() -> None:
 
 
 def test_rule_10_one_permission_may_be_an_identity_and_the_other_not() -> None:
-    graph = [op("a", nbytes=8), op("b", "a", nbytes=(8, 8), inplace=((0, 0, False), (0, 1, True))), op("c", "a", "b:0", "b:1", nbytes=1)]
+    graph = [
+        op("a", nbytes=8),
+        op("b", "a", nbytes=(8, 8), inplace=((0, 0, False), (0, 1, True))),
+        op("c", "a", "b:0", "b:1", nbytes=1),
+    ]
     assert run(graph, "a b c -a -b:0 -b:1").inplace_taken == ((1, "b:1", "a"),)
 
 
 def test_rule_10_a_chain_of_pairs_is_one_storage() -> None:
-    graph = [*relu()[:2], op("c", "b", nbytes=8, inplace=((0, 0, False),)), op("d", "c", nbytes=8, inplace=((0, 0, False),), output=True)]
+    graph = [
+        *relu()[:2],
+        op("c", "b", nbytes=8, inplace=((0, 0, False),)),
+        op("d", "c", nbytes=8, inplace=((0, 0, False),), output=True),
+    ]
     assert timeline(graph, "a b -a c -b d -c") == (8, 8, 8, 8)
-    assert [(b.value, b.nbytes, b.start, b.end) for b in stacked(Graph(graph), keep_all(Graph(graph))).buffers] == [("a", 8, 0, 4)]
+    assert [(b.value, b.nbytes, b.start, b.end) for b in stacked(Graph(graph), keep_all(Graph(graph))).buffers] == [
+        ("a", 8, 0, 4)
+    ]
 
 
 # ------------------------------------------------------------------------------------------------ rules 11 to 13
@@ -625,7 +703,11 @@ def test_rule_12_an_unread_op_that_is_no_output_must_run_too() -> None:
     assert timeline(graph, "a e -e b c -b d -a -c") == (1, 6, 11, 111, 1101)
 
 
-RANDOM = [op("k", nbytes=(1, 2), recomputable=False), op("a", "k:0", nbytes=4), op("b", "k:1", "a", nbytes=8, output=True)]
+RANDOM = [
+    op("k", nbytes=(1, 2), recomputable=False),
+    op("a", "k:0", nbytes=4),
+    op("b", "k:1", "a", nbytes=8, output=True),
+]
 
 
 def test_rule_13_a_value_of_a_non_recomputable_op_is_gone_once_freed() -> None:
@@ -650,7 +732,9 @@ def test_rule_13_a_freed_sibling_cannot_be_had_again() -> None:
         ("", None, "a", None),
     ],
 )
-def test_rule_13_what_makes_no_sense_is_named(text: str, step: int | None, op_name: str | None, value: str | None) -> None:
+def test_rule_13_what_makes_no_sense_is_named(
+    text: str, step: int | None, op_name: str | None, value: str | None
+) -> None:
     refused(PLAIN, text, step=step, op=op_name, value=value)
 
 
@@ -673,7 +757,8 @@ def test_cost_counts_every_run() -> None:
     assert (trace.cost, trace.recomputed) == (2.5, {"a": 1})
 
 
-# ------------------------------------------------------------------------------------------------ the twin, and the oracle
+# ------------------------------------------------------------------------------------------------ the twin, and the
+# oracle
 
 
 @given(st.data())
@@ -686,7 +771,10 @@ def test_the_judge_agrees_with_its_slow_twin(data: st.DataObject) -> None:
     assert trace.peak_bytes == naive_peak(graph, schedule, memory.alignment, memory.scope)
     taken = [(output, value) for _, output, value in trace.inplace_taken]
     assert taken == [(output, value) for output, _, value in inplace_pairs(graph, schedule)]
-    assert sum(nbytes for _, nbytes in trace.live_at_peak) + trace.workspace_at_peak_bytes + trace.resident_bytes == trace.peak_bytes
+    assert (
+        sum(nbytes for _, nbytes in trace.live_at_peak) + trace.workspace_at_peak_bytes + trace.resident_bytes
+        == trace.peak_bytes
+    )
 
 
 @given(st.data())
@@ -755,7 +843,9 @@ def test_the_oracle_gives_the_answers_of_the_notes(name: str, least: int, costs:
 # ------------------------------------------------------------------------------------------------ allocations
 
 
-def checked(graph: Graph, schedule: Schedule, allocation: Allocation, memory: MemoryModel = MemoryModel()) -> int | None:
+def checked(
+    graph: Graph, schedule: Schedule, allocation: Allocation, memory: MemoryModel = MemoryModel()
+) -> int | None:
     return simulate(graph, schedule, memory=memory, allocation=allocation).arena_bytes
 
 
@@ -783,12 +873,14 @@ class Placed:
 
 @pytest.fixture(scope="module")
 def placed() -> Placed:
-    graph = Graph([
-        op("x", nbytes=3, kind="input"),
-        op("a", "x", nbytes=8, workspace=5),
-        op("b", "a", nbytes=10),
-        op("c", "a", "b", nbytes=8, output=True),
-    ])  # fmt: skip
+    graph = Graph(
+        [
+            op("x", nbytes=3, kind="input"),
+            op("a", "x", nbytes=8, workspace=5),
+            op("b", "a", nbytes=10),
+            op("c", "a", "b", nbytes=8, output=True),
+        ]
+    )
     buffers = (
         Buffer("a", 0, False, 8, 0, 2, 0),
         Buffer("a", 0, True, 5, 0, 1, 8),
@@ -824,7 +916,9 @@ def test_a_missing_buffer_is_found(placed: Placed, k: int) -> None:
         judge(placed, totalled(placed.allocation, buffers))
 
 
-@pytest.mark.parametrize("unknown", [("nobody", 0, False), ("a", 2, False), ("b", 0, True), ("x", 0, False), ("b", -1, False)], ids=repr)
+@pytest.mark.parametrize(
+    "unknown", [("nobody", 0, False), ("a", 2, False), ("b", 0, True), ("x", 0, False), ("b", -1, False)], ids=repr
+)
 def test_a_buffer_of_no_storage_is_found(placed: Placed, unknown: tuple[str, int, bool]) -> None:
     buffers = [*placed.allocation.buffers, Buffer(*unknown, 8, 0, 4, 400)]
     with pytest.raises(VerificationError, match=repr(unknown[0])):
@@ -889,7 +983,9 @@ def test_buffers_that_only_touch_do_not_overlap(placed: Placed) -> None:
     assert judge(placed, placed.allocation) == 40
 
 
-@pytest.mark.parametrize("wrong", [{"resident_bytes": 3}, {"resident_bytes": 0}, {"arena_bytes": 39}, {"arena_bytes": 41}], ids=repr)
+@pytest.mark.parametrize(
+    "wrong", [{"resident_bytes": 3}, {"resident_bytes": 0}, {"arena_bytes": 39}, {"arena_bytes": 41}], ids=repr
+)
 def test_totals_that_do_not_add_up_are_found(placed: Placed, wrong: dict[str, int]) -> None:
     with pytest.raises(VerificationError, match="arena"):
         judge(placed, msgspec.structs.replace(placed.allocation, **wrong))
@@ -944,12 +1040,14 @@ def test_an_allocator_may_not_add_an_in_place_pair() -> None:
 
 def test_declining_a_pair_makes_no_other_pair_happen() -> None:
     # y aliases x by identity; z could be written over x if y were not there: with y declined it still may not.
-    graph = Graph([
-        op("x", nbytes=8),
-        op("y", "x", nbytes=8, inplace=((0, 0, True),)),
-        op("z", "x", nbytes=8, inplace=((0, 0, False),)),
-        op("s", "y", "z", nbytes=0, output=True),
-    ])  # fmt: skip
+    graph = Graph(
+        [
+            op("x", nbytes=8),
+            op("y", "x", nbytes=8, inplace=((0, 0, True),)),
+            op("z", "x", nbytes=8, inplace=((0, 0, False),)),
+            op("s", "y", "z", nbytes=0, output=True),
+        ]
+    )
     schedule = keep_all(graph)
     assert simulate(graph, schedule).inplace_taken == ((1, "y", "x"),)
     assert simulate(graph, schedule).timeline_bytes == (8, 8, 16, 16)
@@ -986,7 +1084,9 @@ def test_the_judge_sees_every_overlap_of_any_pair_and_no_other(data: st.DataObje
     if not allocation.buffers:
         return
     highest = allocation.arena_bytes - allocation.resident_bytes
-    moved = data.draw(st.lists(st.tuples(st.integers(0, len(allocation.buffers) - 1), st.integers(0, highest)), max_size=3))
+    moved = data.draw(
+        st.lists(st.tuples(st.integers(0, len(allocation.buffers) - 1), st.integers(0, highest)), max_size=3)
+    )
     buffers = list(allocation.buffers)
     for k, offset in moved:
         buffers[k] = msgspec.structs.replace(buffers[k], offset=offset)

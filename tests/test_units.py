@@ -77,7 +77,14 @@ def test_the_text_of_a_small_float_is_that_float(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("number", "nbytes"),
-    [(np.int64(7), 7), (np.uint8(1), 1), (np.float32(0.5), 500), (np.float32(0.4), 400), (np.float64(0.29), 290), (Fraction(1, 4), 250)],
+    [
+        (np.int64(7), 7),
+        (np.uint8(1), 1),
+        (np.float32(0.5), 500),
+        (np.float32(0.4), 400),
+        (np.float64(0.29), 290),
+        (Fraction(1, 4), 250),
+    ],
 )
 def test_numbers_of_numpy_are_numbers(number: object, nbytes: int) -> None:
     found = parse_budget(number, 1000)  # type: ignore[arg-type]
@@ -100,9 +107,12 @@ def test_a_size_above_all_sizes_is_called_so_however_long() -> None:
 
 
 REFUSED = [
-    "7Gb", "7Mb", "7Kb", "7Gib", "-1GB", "0", 0, "0GB", 0.0, "0%", "0.0", "nan", math.nan, math.inf, -math.inf, "inf", "7 XB", 1.5, "1.5",
-    "150%", "101%", "100.1%", -1, -0.5, "-40%", "", " ", "GB", "7 G B", "1e9", "7e9", "0x10", "1,000", "7GB.", "--", "%", True, False, None,
-    [7], 2**62 + 1, "5000PiB", "9" * 40, "\u0663GB", "\u0664\u0660%", "0.\u0664", "\u00b2", "1e-9999", np.True_, np.array([7, 8]), b"7GB",
+    "7Gb", "7Mb", "7Kb", "7Gib", "-1GB", "0", 0, "0GB", 0.0, "0%", "0.0", "nan", math.nan, math.inf, -math.inf, "inf",
+        "7 XB", 1.5, "1.5",
+    "150%", "101%", "100.1%", -1, -0.5, "-40%", "", " ", "GB", "7 G B", "1e9", "7e9", "0x10", "1,000", "7GB.", "--",
+        "%", True, False, None,
+    [7], 2**62 + 1, "5000PiB", "9" * 40, "\u0663GB", "\u0664\u0660%", "0.\u0664", "\u00b2", "1e-9999", np.True_,
+        np.array([7, 8]), b"7GB",
     np.float32("nan"), np.float32(1.5), 1e-400,
 ]  # fmt: skip
 
@@ -190,7 +200,11 @@ def test_bytes_survive_as_text(nbytes: int) -> None:
 
 @given(st.integers(1, 100), st.integers(1, 2**50))
 def test_percent_and_fraction_agree(percent: int, keep_all: int) -> None:
-    assert parse_budget(f"{percent}%", keep_all) == parse_budget(percent / 100, keep_all) == max(1, percent * keep_all // 100)
+    assert (
+        parse_budget(f"{percent}%", keep_all)
+        == parse_budget(percent / 100, keep_all)
+        == max(1, percent * keep_all // 100)
+    )
 
 
 @given(st.text(max_size=12))

@@ -40,11 +40,22 @@ LAYERS = ("Conv", "BatchNormalization", "Relu", "Add", "MaxPool", "GlobalAverage
 
 def test_resnet50_has_the_golden_sizes(shared: Path) -> None:
     graph = zoo.resnet(50, batch=1)
-    assert [of_kind(graph, "parameter"), of_kind(graph, "state")] == golden(shared, "ResNet-50 params; BN running stats")[:2]
-    assert [of_op(graph, "Conv")] == [of_op(graph, "BatchNormalization")] == golden(shared, "ResNet-50 v1.5 conv = BN outputs")[:1]
+    assert [of_kind(graph, "parameter"), of_kind(graph, "state")] == golden(
+        shared, "ResNet-50 params; BN running stats"
+    )[:2]
+    assert (
+        [of_op(graph, "Conv")]
+        == [of_op(graph, "BatchNormalization")]
+        == golden(shared, "ResNet-50 v1.5 conv = BN outputs")[:1]
+    )
     parts = [of_op(graph, *LAYERS), *(of_op(graph, op) for op in ("Conv", "BatchNormalization", "Relu", "Add"))]
-    assert [*parts, of_op(graph, "MaxPool", "GlobalAveragePool", "Gemm")] == golden(shared, "ResNet-50 v1.5 all 174 op outputs")
-    assert sum(1 for _, op in graph.nodes(data="op") if op in LAYERS and not op.endswith("Grad")) - _gradient_adds(graph) == 174
+    assert [*parts, of_op(graph, "MaxPool", "GlobalAveragePool", "Gemm")] == golden(
+        shared, "ResNet-50 v1.5 all 174 op outputs"
+    )
+    assert (
+        sum(1 for _, op in graph.nodes(data="op") if op in LAYERS and not op.endswith("Grad")) - _gradient_adds(graph)
+        == 174
+    )
 
 
 def _gradient_adds(graph: nx.DiGraph) -> int:
@@ -55,7 +66,9 @@ def _gradient_adds(graph: nx.DiGraph) -> int:
     ("depth", "params", "outputs", "count"),
     [(101, 44_549_160, 56_325_608, 344), (152, 60_192_808, 79_506_920, 514)],
 )
-def test_resnet_101_and_152_have_the_golden_sizes(shared: Path, depth: int, params: int, outputs: int, count: int) -> None:
+def test_resnet_101_and_152_have_the_golden_sizes(
+    shared: Path, depth: int, params: int, outputs: int, count: int
+) -> None:
     graph = zoo.resnet(depth, batch=1)
     text = (shared / "golden.md").read_text()
     assert f"{params:,}" in text
@@ -68,14 +81,21 @@ def test_resnet152_parts_have_the_golden_sizes(shared: Path) -> None:
     graph = zoo.resnet(152, batch=1)
     assert of_kind(graph, "state") == golden(shared, "ResNet-152 params; BN stats")[1]
     conv, relu, add, total = golden(shared, "ResNet-152 v1.5 conv / ReLU / add")
-    assert (of_op(graph, "Conv"), of_op(graph, "Relu"), of_op(graph, "Add"), of_op(graph, *LAYERS)) == (conv, relu, add, total)
+    assert (of_op(graph, "Conv"), of_op(graph, "Relu"), of_op(graph, "Add"), of_op(graph, *LAYERS)) == (
+        conv,
+        relu,
+        add,
+        total,
+    )
 
 
 def test_multiply_adds_are_the_golden_ones(shared: Path) -> None:
     expected = golden(shared, "multiply-adds ResNet-50 / 101 / 152")
     for depth, multiply_adds in zip((50, 101, 152), expected, strict=True):
         graph = zoo.resnet(depth, batch=1, training=False)
-        assert sum(a["flops"] for _, a in graph.nodes(data=True) if a.get("op") in ("Conv", "Gemm")) == 2 * multiply_adds
+        assert (
+            sum(a["flops"] for _, a in graph.nodes(data=True) if a.get("op") in ("Conv", "Gemm")) == 2 * multiply_adds
+        )
 
 
 def test_resnet50_backward_reads_the_212_tensors_that_onnxruntime_reads(shared: Path) -> None:
@@ -140,7 +160,8 @@ def test_explicit_stages_are_the_same_network() -> None:
     assert lower(zoo.resnet(50, batch=np.int64(1))).ops == lower(zoo.resnet(50, batch=1)).ops
 
 
-# --- chain -----------------------------------------------------------------------------------------------------------------
+# --- chain
+# -----------------------------------------------------------------------------------------------------------------
 
 
 def test_chain_of_8_is_case_c1() -> None:
@@ -163,7 +184,8 @@ def test_chain_text_of_any_length_agrees() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kept", "expected"), [(("in",), {"g2", "f1"}), (("out",), {"g2", "f2"}), (("in", "out"), {"g2", "f1", "f2"}), ("out", {"g2", "f2"})]
+    ("kept", "expected"),
+    [(("in",), {"g2", "f1"}), (("out",), {"g2", "f2"}), (("in", "out"), {"g2", "f1", "f2"}), ("out", {"g2", "f2"})],
 )
 def test_chain_backward_reads_what_is_asked(kept: Any, expected: set[str]) -> None:
     assert set(zoo.chain(3, reads=kept).predecessors("g1")) == expected
@@ -176,7 +198,8 @@ def test_chain_sizes_and_costs_are_uniform() -> None:
     assert [graph.nodes[n]["phase"] for n in ("f3", "g3", "g2", "g0")] == ["forward", "loss", "backward", "backward"]
 
 
-# --- build -----------------------------------------------------------------------------------------------------------------
+# --- build
+# -----------------------------------------------------------------------------------------------------------------
 
 
 def test_build_takes_the_names_of_the_command_line() -> None:

@@ -111,14 +111,17 @@ def test_equals_the_original_tensor_by_tensor_in_execution_order(shared: Path, n
         assert ours.shapes == [entry["shape"] for entry in made], ours.name
         assert ours.kept == [k for k, entry in enumerate(made) if entry["is_output"]], ours.name
         assert list(ours.written) == [k for k, entry in enumerate(made) if entry["external"]], ours.name
-        pairs = [[i, o, bool(same)] for i, o, same in original["inplace"] if not made[o]["external"]]  # MXNet takes no other
+        # MXNet takes no other
+        pairs = [[i, o, bool(same)] for i, o, same in original["inplace"] if not made[o]["external"]]
         assert ours.inplace == pairs, ours.name
         counted = [entry for i, entry in enumerate(original["inputs"]) if i not in original["ignored_inputs"]]
         assert len(ours.reads) == len(counted), ours.name
         for value, entry in zip(ours.reads, counted, strict=True):
             if value not in entry_of:  # a variable, at its first reader
                 entry_of[value] = entry
-                assert value[0] == entries[entry]["name"] or (value[0].endswith("_head_grad") and not entries[entry]["name"])
+                assert value[0] == entries[entry]["name"] or (
+                    value[0].endswith("_head_grad") and not entries[entry]["name"]
+                )
                 assert (graph.nodes[value[0]]["nbytes"], list(graph.nodes[value[0]]["shape"])) == (
                     entries[entry]["bytes"],
                     entries[entry]["shape"],
@@ -193,7 +196,8 @@ def test_depths_without_a_fixture_have_the_measured_sum_of_tensors(build: Callab
     assert internal_bytes(build()) >> 20 == mb
 
 
-# --- forward part and marks ------------------------------------------------------------------------------------------------
+# --- forward part and marks
+# ------------------------------------------------------------------------------------------------
 
 
 def test_the_forward_part_equals_the_layer_table(shared: Path) -> None:
@@ -251,7 +255,8 @@ def test_a_resnet_of_another_size_keeps_its_rules() -> None:
     assert graph.nodes["global_pool"]["shape"] == (3, 512, 1, 1)
 
 
-# --- gradient sums ---------------------------------------------------------------------------------------------------------
+# --- gradient sums
+# ---------------------------------------------------------------------------------------------------------
 
 SMALL = {"batch": 2, "layers": 1, "hidden": 3, "features": 4, "embed": 5, "classes": 6}
 
@@ -274,7 +279,10 @@ def test_gradients_of_shared_weights_are_one_sum_up_to_7_terms_and_a_chain_from_
         # Latest time step first, and no term is made before the sum so far.
         for k in range(1, steps):
             before = f"t{steps - 1}_cls_backward" if k == 1 else f"cls_weight_sum_{k - 1}"
-            assert Node(graph, f"cls_weight_sum_{k}").reads == [(before, int(k == 1)), (f"t{steps - 1 - k}_cls_backward", 1)]
+            assert Node(graph, f"cls_weight_sum_{k}").reads == [
+                (before, int(k == 1)),
+                (f"t{steps - 1 - k}_cls_backward", 1),
+            ]
             assert before in Node(graph, f"t{steps - 1 - k}_cls_backward").after
     simulate(lower(graph), keep_all(lower(graph)), memory=ACTIVATIONS)
 
@@ -299,7 +307,9 @@ def test_arithmetic_is_that_of_the_convolutions_and_twice_that_backward() -> Non
     assert flops["fc1_backward"] == 2 * flops["fc1"] + 32 * 1000
     assert flops["_plus0"] == flops["_plus1"] == math.prod(graph.nodes["_plus0"]["shape"])
     assert (flops["flatten"], graph.nodes["flatten"]["cost"]) == (0, 0.0)
-    assert all(a["cost"] > 0 for n, a in graph.nodes(data=True) if a.get("op") not in (None, "Flatten", "_backward_copy"))
+    assert all(
+        a["cost"] > 0 for n, a in graph.nodes(data=True) if a.get("op") not in (None, "Flatten", "_backward_copy")
+    )
 
 
 def test_seconds_are_of_the_device() -> None:
@@ -319,7 +329,8 @@ def test_995_layers_are_built_in_seconds_and_lstms_in_linear_time() -> None:
     assert seconds[1] < 12 * seconds[0] + 1  # linear in steps
 
 
-# --- our LSTM --------------------------------------------------------------------------------------------------------------
+# --- our LSTM
+# --------------------------------------------------------------------------------------------------------------
 
 
 def of_kind(graph: nx.DiGraph, kind: str) -> int:
@@ -339,7 +350,8 @@ def test_lstm_forward_has_the_closed_form_bytes() -> None:
     graph = zoo.lstm(steps, batch=batch, layers=layers, hidden=hidden, classes=classes)
     forward = [a for _, a in graph.nodes(data=True) if a.get("phase") == "forward"]
     made = sum(sum(a["nbytes"]) if isinstance(a["nbytes"], tuple) else a["nbytes"] for a in forward)
-    # Three products and their slices of four gates each, four gates, keep, write, cell, tanh, hidden; logits, log-probabilities, loss.
+    # Three products and their slices of four gates each, four gates, keep, write, cell, tanh, hidden; logits,
+    # log-probabilities, loss.
     assert made == 4 * steps * (layers * batch * hidden * (4 * 4 + 4 + 5) + 2 * batch * classes + 1)
     flops = sum(a["flops"] for a in forward if a["op"] == "Gemm")
     assert flops == 2 * steps * batch * (layers * 4 * hidden * 2 * hidden + classes * hidden)
@@ -348,7 +360,11 @@ def test_lstm_forward_has_the_closed_form_bytes() -> None:
 @pytest.mark.parametrize("steps", [2, 6])
 def test_lstm_gradients_of_shared_weights_accumulate_over_time(steps: int) -> None:
     graph = zoo.lstm(steps, batch=2, layers=2, hidden=4, classes=6)
-    for weight, maker in (("l0.weight_hidden", "l0.hidden_gates"), ("l1.bias_input", "l1.input_gates"), ("head.weight", "head")):
+    for weight, maker in (
+        ("l0.weight_hidden", "l0.hidden_gates"),
+        ("l1.bias_input", "l1.input_gates"),
+        ("head.weight", "head"),
+    ):
         terms = {f"t{t}.{maker}.bwd" for t in range(steps)}
         adds = [n for n in graph if n.startswith(f"{weight}.grad")]
         assert len(adds) == steps - 1
@@ -424,11 +440,15 @@ def test_an_lstm_computes_the_textbook_equations() -> None:
         np.testing.assert_allclose(values[f"t{t}.head", 0], x @ weights["head.weight"].T + weights["head.bias"])
 
 
-# --- by name, and what is refused ------------------------------------------------------------------------------------------
+# --- by name, and what is refused
+# ------------------------------------------------------------------------------------------
 
 
 def test_build_knows_the_original_networks() -> None:
-    assert lower(zoo.build("mxnet_resnet:1-2", batch=1, image=64)).ops == lower(zoo.mxnet_resnet((1, 2), batch=1, image=64)).ops
+    assert (
+        lower(zoo.build("mxnet_resnet:1-2", batch=1, image=64)).ops
+        == lower(zoo.mxnet_resnet((1, 2), batch=1, image=64)).ops
+    )
     assert lower(zoo.build("mxnet_lstm:3", batch=1)).ops == lower(zoo.mxnet_lstm(3, batch=1)).ops
     assert lower(zoo.build("inception_bn", batch=1)).ops == lower(zoo.inception_bn(batch=1)).ops
     assert lower(zoo.build("lstm:2", batch=3, layers=1)).ops == lower(zoo.lstm(2, batch=3, layers=1)).ops

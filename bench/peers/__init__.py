@@ -1,7 +1,7 @@
 """Other people's methods, written here as plainly as they are told: a program and a budget in, a sequence of ops out.
 
-They see the graph as the shared file has it, run it under memory model M1, and share no code with the searches they are compared to.
-What they return is judged like any plan.
+They see the graph as the shared file has it, run it under memory model M1, and share no code with the searches they are
+compared to. What they return is judged like any plan.
 """
 
 from __future__ import annotations
@@ -40,6 +40,12 @@ PEERS: Final = (
     Peer("look-ahead eviction", eviction.eviction, "DTR of Kirisame et al. 2021 with the next use known"),
     Peer("keep bits", keepbits.annealed, "annealing, one bit a tensor", lambda program: program.backward is not None),
     Peer("ILP", ilp.checkmate, "Checkmate of Jain et al. 2020 in HiGHS, 60 s", ilp.applies, ilp.missing, quick=False),
-    Peer("chain schedules", schedules.unit_chain, "Revolve and mixed, of checkpoint-schedules", schedules.applies, schedules.missing),
+    Peer(
+        "chain schedules",
+        schedules.unit_chain,
+        "Revolve and mixed, of checkpoint-schedules",
+        schedules.applies,
+        schedules.missing,
+    ),
 )
 __all__ = ["PEERS", "Method", "Peer", "Program", "program_of"]

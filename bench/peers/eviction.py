@@ -1,10 +1,11 @@
 """Look-ahead eviction: dynamic tensor rematerialisation replayed offline, where the next use of a value is known.
 
-The program runs in order. Where the next value does not fit, the live value of least score goes, and is made again when it is read. A
-value is released as soon as no first run will read it. The score is (cost to make it again)^a / (bytes * (ops until its next use)^b);
-several pairs of exponents are tried, the cheapest plan wins.
+The program runs in order. Where the next value does not fit, the live value of least score goes, and is made again when
+it is read. A value is released as soon as no first run will read it. The score is (cost to make it again)^a / (bytes *
+(ops until its next use)^b); several pairs of exponents are tried, the cheapest plan wins.
 
-Source: Kirisame et al. 2021, *Dynamic tensor rematerialization*; theirs knows the past alone, and estimates neighbourhoods by union-find.
+Source: Kirisame et al. 2021, *Dynamic tensor rematerialization*; theirs knows the past alone, and estimates
+neighbourhoods by union-find.
 """
 
 from __future__ import annotations
@@ -32,9 +33,18 @@ def eviction(program: Program, budget: int) -> list[int] | None:
     for a, b in EXPONENTS if n <= _LARGE else EXPONENTS[:_FEWER]:
         sequence = np.empty(_MOST_RUNS * n + 64, dtype=np.int64)
         length = replay(
-            program.cost, program.nbytes, program.read_ptr, program.reads, program.reader_ptr, program.readers, budget, a, b, sequence,
+            program.cost,
+            program.nbytes,
+            program.read_ptr,
+            program.reads,
+            program.reader_ptr,
+            program.readers,
+            budget,
+            a,
+            b,
+            sequence,
             np.zeros((7, n), dtype=np.int64),
-        )  # fmt: skip
+        )
         if length > 0:
             used = sequence[:length]
             found.append((float(program.cost[used].sum()), used.tolist()))
@@ -43,9 +53,18 @@ def eviction(program: Program, budget: int) -> list[int] | None:
 
 @kernel
 def replay(
-    cost: Any, nbytes: Ints, read_ptr: Ints, reads: Ints, reader_ptr: Ints, readers: Ints, budget: int, a: float, b: float,
-    sequence: Ints, scratch: Ints,
-) -> int:  # fmt: skip
+    cost: Any,
+    nbytes: Ints,
+    read_ptr: Ints,
+    reads: Ints,
+    reader_ptr: Ints,
+    readers: Ints,
+    budget: int,
+    a: float,
+    b: float,
+    sequence: Ints,
+    scratch: Ints,
+) -> int:
     """Runs in `sequence`; how many, or a negative number where the next value finds no room or there are too many.
 
     Args:

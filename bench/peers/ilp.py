@@ -1,7 +1,8 @@
-"""The integer program of Checkmate, solved by HiGHS: n stages, in stage t the first t ops may run and op t does; order fixed.
+"""The integer program of Checkmate, solved by HiGHS: n stages, in stage t the first t ops may run and op t does; order
+fixed.
 
-Source: Jain et al. 2020, *Checkmate*, section 4, with frontier advancing. Ours differs: a freed value is one continuous variable under
-one row for each hazard, which is tighter than their sum of hazards.
+Source: Jain et al. 2020, *Checkmate*, section 4, with frontier advancing. Ours differs: a freed value is one continuous
+variable under one row for each hazard, which is tighter than their sum of hazards.
 """
 
 from __future__ import annotations
@@ -73,10 +74,13 @@ class _Model:
         unit = math.gcd(*program.nbytes.tolist()) or 1
         room = budget // unit
         self.nbytes = [_UNITS * (nbytes // unit) / room for nbytes in program.nbytes.tolist()]
-        self.room = _UNITS * (room + 0.5) / room  # half a unit more is no room for anything, and no plan is lost to rounding
+        # half a unit more is no room for anything, and no plan is lost to rounding
+        self.room = _UNITS * (room + 0.5) / room
         scale = max(1.0, float(program.cost.max()))
         costs = [cost / scale for cost in program.cost.tolist()]
-        self.run = {(t, i): self._column(costs[i], lower=float(i == t), whole=True) for t in range(n) for i in range(t + 1)}
+        self.run = {
+            (t, i): self._column(costs[i], lower=float(i == t), whole=True) for t in range(n) for i in range(t + 1)
+        }
         self.kept = {(t, i): self._column(0.0, whole=True) for t in range(1, n) for i in range(t)}
         for t in range(n):
             self._dependencies(t)
@@ -124,7 +128,13 @@ class _Model:
 
         with _quiet():
             solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
-        options = {"output_flag": False, "log_to_console": False, "time_limit": _SECONDS, "threads": 1, "mip_rel_gap": 1e-6}
+        options = {
+            "output_flag": False,
+            "log_to_console": False,
+            "time_limit": _SECONDS,
+            "threads": 1,
+            "mip_rel_gap": 1e-6,
+        }
         exact = {"primal_feasibility_tolerance": 1e-9, "mip_feasibility_tolerance": 1e-9}
         for option, value in {**options, **exact}.items():
             solver.setOptionValue(option, value)

@@ -1,7 +1,8 @@
 """An annealer over one bit a tensor: kept for the backward pass, or dropped and made again just in time, at most once.
 
-Flips of one bit and exchanges of two, each judged by the exact peak of the whole schedule; what is above the budget pays in proportion.
-It stands for what a user writes in an afternoon, and gets a fixed amount of work whatever the graph.
+Flips of one bit and exchanges of two, each judged by the exact peak of the whole schedule; what is above the budget
+pays in proportion. It stands for what a user writes in an afternoon, and gets a fixed amount of work whatever the
+graph.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ _SEED: Final = 1
 
 
 def annealed(program: Program, budget: int) -> list[int] | None:
-    """The cheapest sequence found within the budget, or None. Graphs without a backward pass have no bits, and no plan."""
+    """The cheapest sequence found within the budget, or None. Graphs without a backward pass have no bits, and no
+    plan.
+    """
     if program.backward is None:
         return None
     n = program.ops
@@ -46,7 +49,9 @@ def _droppable(program: Program, v: int) -> bool:
 
 @kernel
 def unrolled(read_ptr: Ints, reads: Ints, backward: Flags, dropped: Flags, sequence: Ints, scratch: Ints) -> int:
-    """The runs of a set of bits: program order, each dropped value again before the first backward op that needs it. Returns how many."""
+    """The runs of a set of bits: program order, each dropped value again before the first backward op that needs it.
+    Returns how many.
+    """
     n = len(backward)
     again, stack, place = scratch[0], scratch[1], scratch[2]
     again[:n] = 0
@@ -74,7 +79,9 @@ def unrolled(read_ptr: Ints, reads: Ints, backward: Flags, dropped: Flags, seque
 
 
 @kernel
-def judged(cost: Any, nbytes: Ints, read_ptr: Ints, reads: Ints, sequence: Ints, length: int, scratch: Ints) -> tuple[int, float]:
+def judged(
+    cost: Any, nbytes: Ints, read_ptr: Ints, reads: Ints, sequence: Ints, length: int, scratch: Ints
+) -> tuple[int, float]:
     """(peak bytes, cost) of runs where each value dies at its last read before it is made again."""
     latest, last_read, change = scratch[0], scratch[3], scratch[4]
     total = 0.0
@@ -98,9 +105,19 @@ def judged(cost: Any, nbytes: Ints, read_ptr: Ints, reads: Ints, sequence: Ints,
 
 @kernel
 def anneal(
-    cost: Any, nbytes: Ints, read_ptr: Ints, reads: Ints, backward: Flags, budget: int, candidates: Ints, moves: int, seed: int,
-    best: Flags, sequence: Ints, scratch: Ints,
-) -> bool:  # fmt: skip
+    cost: Any,
+    nbytes: Ints,
+    read_ptr: Ints,
+    reads: Ints,
+    backward: Flags,
+    budget: int,
+    candidates: Ints,
+    moves: int,
+    seed: int,
+    best: Flags,
+    sequence: Ints,
+    scratch: Ints,
+) -> bool:
     """Leaves the bits of the cheapest plan within the budget in `best`; False if there was none."""
     np.random.seed(seed)
     dropped = np.zeros(len(cost), np.bool_)

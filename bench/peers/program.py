@@ -48,7 +48,15 @@ def program_of(parts: dict[str, Any]) -> Program:
     read_ptr, reads = _grouped(edges[:, 1], edges[:, 0], n)
     reader_ptr, readers = _grouped(edges[:, 0], edges[:, 1], n)
     backward = None if parts["bwd"] is None else np.array(parts["bwd"], dtype=np.bool_)
-    return Program(np.array(parts["cost"], np.float64), np.array(parts["mem"], np.int64), read_ptr, reads, reader_ptr, readers, backward)
+    return Program(
+        np.array(parts["cost"], np.float64),
+        np.array(parts["mem"], np.int64),
+        read_ptr,
+        reads,
+        reader_ptr,
+        readers,
+        backward,
+    )
 
 
 def _grouped(keys: Ints, values: Ints, n: int) -> tuple[Ints, Ints]:

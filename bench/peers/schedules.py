@@ -1,4 +1,5 @@
-"""Schedules of the library `checkpoint-schedules` for unit chains, as sequences of ops: Revolve, and Maddison's mixed one.
+"""Schedules of the library `checkpoint-schedules` for unit chains, as sequences of ops: Revolve, and Maddison's mixed
+one.
 
 They count checkpoints of equal size and do not know bytes: the most checkpoints whose judged peak fits are taken.
 """
@@ -23,13 +24,17 @@ def missing() -> str | None:
 
 
 def applies(program: Program) -> bool:
-    """A chain of equal steps: step k reads value k - 1, and its backward op, the k-th from the end, reads values k and k - 1."""
+    """A chain of equal steps: step k reads value k - 1, and its backward op, the k-th from the end, reads values k and
+    k - 1.
+    """
     n = program.ops
     if program.backward is None or n % 2 or len(np.unique(program.cost)) != 1 or len(np.unique(program.nbytes)) != 1:
         return False
     reads = [set(program.reads[program.read_ptr[k] : program.read_ptr[k + 1]].tolist()) for k in range(n)]
     forward = all(reads[k] == ({k - 1} if k else set()) for k in range(n // 2))
-    return forward and all({v for v in reads[n - 1 - k] if v < n // 2} == {v for v in (k, k - 1) if v >= 0} for k in range(n // 2))
+    return forward and all(
+        {v for v in reads[n - 1 - k] if v < n // 2} == {v for v in (k, k - 1) if v >= 0} for k in range(n // 2)
+    )
 
 
 def unit_chain(program: Program, budget: int) -> list[int] | None:

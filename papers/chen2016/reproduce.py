@@ -1,9 +1,11 @@
-"""Our value beside the original's, for every number measured on the system of Chen et al. 2016; and the paper's figures 5 and 6.
+"""Our value beside the original's, for every number measured on the system of Chen et al. 2016; and the paper's figures
+5 and 6.
 
     python papers/chen2016/reproduce.py [--quick] [-o FOLDER]
 
-The original's numbers were read off MXNet 1.5.1 with memonger on a CPU; what is counted and why some differ is in README.md beside
-this file. Ours are made from nothing but the networks of `planner.zoo`. "MB" is MiB rounded down, as MXNet prints it.
+The original's numbers were read off MXNet 1.5.1 with memonger on a CPU; what is counted and why some differ is in
+README.md beside this file. Ours are made from nothing but the networks of `planner.zoo`. "MB" is MiB rounded down, as
+MXNet prints it.
 """
 
 from __future__ import annotations
@@ -44,10 +46,18 @@ FEATURE_MAPS: Final = MemoryModel("activations")
 RANGES: Final = (0, 1, 2, 4, 8, 16, 64)
 Stages = tuple[int, int, int, int]
 
-# ------------------------------------------------------------------------------------------------ the original's numbers
-# "-": nobody measured it. A dagger: measured for this note, on the same binary as the others.
+# ------------------------------------------------------------------------------------------------ the original's
+# numbers "-": nobody measured it. A dagger: measured for this note, on the same binary as the others.
 
-RESNET_COLUMNS: Final = ("no-opt", "inplace", "sharing", "sharing, no inplace", "drop bn-relu", "memonger (B)", "sharing/plan")
+RESNET_COLUMNS: Final = (
+    "no-opt",
+    "inplace",
+    "sharing",
+    "sharing, no inplace",
+    "drop bn-relu",
+    "memonger (B)",
+    "sharing/plan",
+)
 RESNET: Final[Mapping[Stages, tuple[int, str]]] = {
     (3, 4, 6, 3): (53, "9413 6729 3539 3749 2843 1250@0 2.8"),
     (3, 4, 23, 3): (104, "13995 10061 5206 5415 4093† 1667@0 3.1"),
@@ -68,7 +78,9 @@ TRACES: Final[Mapping[str, str]] = {
     "resnet 3-4-6-3": "0:1250 469:1618 378:1548",
     "resnet 3-8-36-3": "0:2157 728:1813 487:1808 669:1927 672:1927 675:1903 678:1903 681:1903 684:1903",
     "resnet 3-24-36-3": "0:2941 889:1992 576:1957 707:2105 748:2191 789:2191 830:1992 871:1992 912:1992",
-    "resnet 33-72-170-33": "0:11709† 1932:4691† 1279:5129† 870:4696† 1074:4480† 1278:5129† 1482:5215† 1686:4949† 1890:4691†",
+    "resnet 33-72-170-33": (
+        "0:11709† 1932:4691† 1279:5129† 870:4696† 1074:4480† 1278:5129† 1482:5215† 1686:4949† 1890:4691†"
+    ),
     "resnet 15-120-180-15": "0:12384 1989:4338 1230:4091 866:4414 1066:4399 1266:4091 1466:4630 1666:4258 1866:4267",
     "lstm 64": "0:753 41:543 43:543 32:546 37:543 42:543 47:543 52:543 57:518",
     "lstm 1000": "0:7511 164:1728 162:1728 60:3239 93:2525 126:1957 159:1728 192:1666 225:1688",
@@ -84,7 +96,8 @@ SWEEPS: Final[Mapping[str, str]] = {  # by match range: 0 1 2 4 8 16 64
     "lstm 64": "11491 1162 1097 1479 1478 1460 -",
     "lstm 64, plan": "12417 476 479 464 524 518 -",
 }
-COLOURS: Final[Mapping[str, str]] = {"inception-bn": "1340 1395 1451 1451", "resnet 3-4-6-3": "3539 3539 3539 3539"}  # k = 1 2 4 8
+# k = 1 2 4 8
+COLOURS: Final[Mapping[str, str]] = {"inception-bn": "1340 1395 1451 1451", "resnet 3-4-6-3": "3539 3539 3539 3539"}
 INCEPTION_COLUMNS: Final = ("no-opt", "inplace", "sharing", "forward only")
 INCEPTION: Final = "3826 2787 1340 242"
 BYTES_COLUMNS: Final = ("no sharing", "shared blocks", "live peak", "live peak, inplace")
@@ -105,7 +118,11 @@ PORT: Final[Mapping[str, str]] = {  # a scratch port of the allocator, MiB, and 
     "resnet 3-24-36-3, B = 0": "2941.45 2941",
     "resnet 15-120-180-15, plan": "4091.23 4091",
 }
-LIVE_MB: Final[Mapping[str, str]] = {"resnet 3-4-6-3": "3371", "resnet 15-120-180-15": "48288", "resnet 15-120-180-15, plan": "3070"}
+LIVE_MB: Final[Mapping[str, str]] = {
+    "resnet 3-4-6-3": "3371",
+    "resnet 15-120-180-15": "48288",
+    "resnet 15-120-180-15, plan": "3070",
+}
 MIRRORED: Final[Mapping[str, tuple[tuple[str, ...], dict[Stages, str]]]] = {
     "LeakyReLU": (("LeakyReLU",), {(3, 4, 6, 3): "4167†", (3, 8, 36, 3): "8357†"}),
     "MXNET_BACKWARD_DO_MIRROR=1": (("LeakyReLU", "elemwise_add", "Pooling", "Flatten"), {(3, 4, 6, 3): "4069"}),
@@ -119,13 +136,19 @@ SECONDS: Final[Mapping[str, str]] = {  # of the whole search on the original, wa
     "lstm 1000": "157",
 }
 SIDE_NOTES: Final = (
-    ("0.9.5 plans: 1263, 1807, 1951; LSTM 64: sharing 1204", "not reproduced: its declarations differ, and no graph of it is stored"),
+    (
+        "0.9.5 plans: 1263, 1807, 1951; LSTM 64: sharing 1204",
+        "not reproduced: its declarations differ, and no graph of it is stored",
+    ),
     ("0.9.5 and 0.10.0 sharing: 3539, 7264, 10400, 48456", "equal to 1.5.1, hence to ours"),
     (
         "1.9.1: R=0 8112, 24405; sharing 4899, 14332; plans 1658, 2520",
         "not reproduced: it declares fewer in-place pairs; the zoo has those of 1.5.1",
     ),
-    ("mxnet #14383, switch on: 3317 -> 4496 MB", "not reproduced: the network is not given; the switch is explained in README.md"),
+    (
+        "mxnet #14383, switch on: 3317 -> 4496 MB",
+        "not reproduced: the network is not given; the switch is explained in README.md",
+    ),
     ("time per batch (figure 7), nvidia-smi totals", "not reproduced: no GPU ran, and the paper prints no numbers"),
 )
 
@@ -133,7 +156,8 @@ SIDE_NOTES: Final = (
 PORT_REASON: Final = "the port was an approximation, up to 0.13 MB off; ours has MXNet's own bytes"
 ROUNDING: Final = "the notes round this one up and cut the others off; the bytes are equal: 3219018752"
 TWO_INSTANCES: Final = (
-    "MXNet keeps the residual sums of the last stage for the convolutions that read them and has their copies beside them; in our memory"
+    "MXNet keeps the residual sums of the last stage for the convolutions that read them and has their copies"
+    " beside them; in our memory"
     " model (rule 2) a value has one live instance, and the convolutions read the copies"
 )
 
@@ -203,7 +227,9 @@ class Network:
         """Op rows of its plan."""
         return planned_sequence(self.evaluator, self.best.keep)
 
-    def pool(self, sequence: Ints | None = None, *, inplace: bool = True, match_range: int = MATCH_RANGE, colours: int = 1) -> int:
+    def pool(
+        self, sequence: Ints | None = None, *, inplace: bool = True, match_range: int = MATCH_RANGE, colours: int = 1
+    ) -> int:
         """Bytes of all shared blocks, of the plain order or of a plan."""
         evaluator = self.evaluator if inplace else self.bare
         order = evaluator.keep_all if sequence is None else sequence
@@ -226,13 +252,16 @@ class Network:
 
         Args:
             operators: an explicit list; the paper's "drop bn-relu" is BatchNorm and LeakyReLU.
-            as_shipped: the backward op of an op that is kept reads what that op itself read, as nnvm wires it: a convolution keeps its own
-                input alive, the activation before it, though that has been made again. False: it reads the newest copy, as Alg. 2 is
+            as_shipped: the backward op of an op that is kept reads what that op itself read, as nnvm wires it: a
+                convolution keeps its own input alive, the activation before it, though that has been made again. False:
+                    it reads the newest copy, as Alg. 2 is
                 written.
         """
         encoded, part = self.evaluator.encoded, forward_part(self.graph, self.evaluator.encoded)
         assert part is not None
-        counts = np.array([int(drop and op.op in operators) for op, drop in zip(self.graph.ops, part.droppable, strict=True)])
+        counts = np.array(
+            [int(drop and op.op in operators) for op, drop in zip(self.graph.ops, part.droppable, strict=True)]
+        )
         partner = np.full(len(counts), -1)
         for row, op in enumerate(self.graph.ops if as_shipped else ()):
             if op.name.endswith("_backward"):
@@ -243,7 +272,9 @@ class Network:
 
     def arena(self, strategy: Callable[..., Any]) -> int:
         """Bytes of one of our plans at its least peak, packed by offset."""
-        return optimize(self.graph, strategy=strategy, memory=FEATURE_MAPS, allocator="first-fit").report.plan.arena_bytes
+        return optimize(
+            self.graph, strategy=strategy, memory=FEATURE_MAPS, allocator="first-fit"
+        ).report.plan.arena_bytes
 
 
 BN_RELU: Final = ("BatchNorm", "LeakyReLU")
@@ -310,7 +341,11 @@ def common_cells(net: Network) -> Iterator[Cell]:
     """What was measured on some networks only: sweeps, traces, exact bytes."""
     plain, planned = net.name, f"{net.name}, plan"
     for name in (plain, planned):
-        sequence = net.plan if name == planned and (name in SWEEPS or name in BYTES or name in PORT or name in LIVE_MB) else None
+        sequence = (
+            net.plan
+            if name == planned and (name in SWEEPS or name in BYTES or name in PORT or name in LIVE_MB)
+            else None
+        )
         if name in SWEEPS:
             values = [mb(net.pool(sequence, match_range=r)) for r in RANGES]
             yield from _row("Match range R, MB", name, [f"R={r}" for r in RANGES], values, SWEEPS[name])
@@ -323,7 +358,14 @@ def common_cells(net: Network) -> Iterator[Cell]:
             yield from _row("Exact bytes", name, BYTES_COLUMNS, [*map(str, exact)], BYTES[name])
         if name in LIVE_MB:
             ours = mb(net.live_peak(sequence, inplace=False))
-            yield Cell("Live-bytes peak, no inplace, MB", name, "peak", ours, LIVE_MB[name], ROUNDING if name == planned else "")
+            yield Cell(
+                "Live-bytes peak, no inplace, MB",
+                name,
+                "peak",
+                ours,
+                LIVE_MB[name],
+                ROUNDING if name == planned else "",
+            )
         if name in PORT:
             yield from _port(name, net.pool(sequence))
     if f"{plain}, B = 0" in PORT:
@@ -364,14 +406,24 @@ def _row(table: str, row: str, columns: Sequence[str], ours: Sequence[str], orig
 
 # ------------------------------------------------------------------------------------------------ figures
 
-LINES: Final = ("no optimization", "inplace", "sharing", "drop bn-relu", "sublinear (memonger)", "ours, chen-budget", "ours, recursive")
+LINES: Final = (
+    "no optimization",
+    "inplace",
+    "sharing",
+    "drop bn-relu",
+    "sublinear (memonger)",
+    "ours, chen-budget",
+    "ours, recursive",
+)
 DEPTHS: Final = (128, 181, 256, 362, 512, 724, 1024)
 STEPS: Final = (64, 128, 256, 512, 1000)
 Lines = dict[str, list[tuple[int, float]]]  # name -> (depth or steps, GiB)
 
 
 def deepened(depth: int) -> tuple[int, Stages]:
-    """(convolutions and classifier layers, blocks per stage) nearest to a depth, in the shares of memonger's example 3-24-36-3."""
+    """(convolutions and classifier layers, blocks per stage) nearest to a depth, in the shares of memonger's example
+    3-24-36-3.
+    """
     blocks = (depth - 5) / 3
     stages = tuple(max(1, round(blocks * share / 66)) for share in (3, 24, 36, 3))
     return 5 + 3 * sum(stages), stages  # type: ignore[return-value]
@@ -394,17 +446,28 @@ def measured_lines(net: Network, *, drop: bool, ours: Mapping[str, Callable[...,
 
 def original_points(rows: Mapping[int, tuple[Sequence[str], str]], low: int) -> Lines:
     """The tables' own numbers, by line."""
-    of_column = {"no-opt": LINES[0], "inplace": LINES[1], "sharing": LINES[2], "drop bn-relu": LINES[3], "memonger (B)": LINES[4]}
+    of_column = {
+        "no-opt": LINES[0],
+        "inplace": LINES[1],
+        "sharing": LINES[2],
+        "drop bn-relu": LINES[3],
+        "memonger (B)": LINES[4],
+    }
     points: Lines = {}
     for size, (columns, row) in rows.items():
         for column, value in zip(columns, row.split(), strict=True):
             if column in of_column and value != "-" and size >= low:
-                points.setdefault(of_column[column], []).append((size, int(value.split("@")[0].removesuffix("†")) / 1024))
+                points.setdefault(of_column[column], []).append(
+                    (size, int(value.split("@")[0].removesuffix("†")) / 1024)
+                )
     return points
 
 
-def figure(lines: Lines, points: Lines, *, title: str, below: str, axis: str, ticks: Sequence[int], guides: Mapping[str, str]) -> Figure:
-    """Memory against size, both logarithmic: our lines, the original's points on them, and what would grow like a guide.
+def figure(
+    lines: Lines, points: Lines, *, title: str, below: str, axis: str, ticks: Sequence[int], guides: Mapping[str, str]
+) -> Figure:
+    """Memory against size, both logarithmic: our lines, the original's points on them, and what would grow like a
+    guide.
 
     Args:
         ticks: of the horizontal axis; the first and last are its ends.
@@ -416,9 +479,12 @@ def figure(lines: Lines, points: Lines, *, title: str, below: str, axis: str, ti
 
     from planner.views.figures import COLOURS, FAINT, INK, STYLE
 
-    colour_of = dict(zip(LINES, (INK, COLOURS[5], COLOURS[0], COLOURS[4], COLOURS[1], COLOURS[2], COLOURS[3]), strict=True))
+    colour_of = dict(
+        zip(LINES, (INK, COLOURS[5], COLOURS[0], COLOURS[4], COLOURS[1], COLOURS[2], COLOURS[3]), strict=True)
+    )
     circle: dict[str, Any] = {
-        "marker": "o", "linestyle": "none", "markersize": 6.5, "markerfacecolor": "white", "markeredgewidth": 1.7, "zorder": 4,
+        "marker": "o", "linestyle": "none", "markersize": 6.5, "markerfacecolor": "white", "markeredgewidth": 1.7,
+            "zorder": 4,
     }  # fmt: skip
     growth = {"n": lambda n: n, "√n": math.sqrt, "log n": math.log}
     with matplotlib.style.context(["default", STYLE]):
@@ -431,9 +497,15 @@ def figure(lines: Lines, points: Lines, *, title: str, below: str, axis: str, ti
             values = [0.86 * memory * growth[guide](n) / growth[guide](size) for n in sizes]
             axes.plot(sizes, values, color="#B0B0B0", linestyle=(0, (1, 2)), linewidth=1.3, zorder=1)
             axes.annotate(
-                f"O({guide})", (sizes[-1], values[-1]), xytext=(7, -2), textcoords="offset points", va="center", color=FAINT, fontsize=9,
+                f"O({guide})",
+                (sizes[-1], values[-1]),
+                xytext=(7, -2),
+                textcoords="offset points",
+                va="center",
+                color=FAINT,
+                fontsize=9,
                 annotation_clip=False,
-            )  # fmt: skip
+            )
         for name in (line for line in LINES if line in lines):
             sizes, values = zip(*sorted(lines[name]), strict=True)
             style = {LINES[5]: (0, (4, 4)), LINES[6]: (4, (4, 4))}.get(name, "-")  # in turn, where the two agree
@@ -449,7 +521,9 @@ def figure(lines: Lines, points: Lines, *, title: str, below: str, axis: str, ti
         exponents = range(math.floor(math.log2(min(everything) * 0.86)), math.ceil(math.log2(max(everything))) + 1)
         axes.set_ylim(2.0 ** exponents[0], 2.0 ** exponents[-1])
         axes.yaxis.set_major_locator(FixedLocator([2.0**k for k in exponents]))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}" if value >= 1 else f"1/{1 / value:g}"))
+        axes.yaxis.set_major_formatter(
+            FuncFormatter(lambda value, _: f"{value:g}" if value >= 1 else f"1/{1 / value:g}")
+        )
         axes.xaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_minor_locator(NullLocator())
         axes.set_xlabel(axis)
@@ -458,7 +532,14 @@ def figure(lines: Lines, points: Lines, *, title: str, below: str, axis: str, ti
         axes.set_axisbelow(True)
         axes.set_title(title, loc="left", pad=24, color=INK)
         axes.annotate(
-            below, (0, 1), xycoords="axes fraction", xytext=(0, 8), textcoords="offset points", va="bottom", color=FAINT, fontsize=9
+            below,
+            (0, 1),
+            xycoords="axes fraction",
+            xytext=(0, 8),
+            textcoords="offset points",
+            va="bottom",
+            color=FAINT,
+            fontsize=9,
         )
         drawn.legend(loc="outside right upper", labelspacing=0.9, handlelength=2.6)
     return drawn
@@ -476,20 +557,28 @@ def figure5(lines: Lines) -> Figure:
     """ResNet: memory against depth."""
     rows = {layers: (RESNET_COLUMNS, row) for layers, row in RESNET.values()}
     return figure(
-        lines, original_points(rows, DEPTHS[0]), title="ResNet: memory against depth (figure 5 of the paper)", axis="layers",
+        lines,
+        original_points(rows, DEPTHS[0]),
+        title="ResNet: memory against depth (figure 5 of the paper)",
+        axis="layers",
         below="batch 32, 3 x 224 x 224 · lines: blocks per stage as 3 : 24 : 36 : 3; points: also other shares",
-        ticks=(128, 256, 512, 1024), guides={"n": "sharing", "√n": "sublinear (memonger)", "log n": "ours, recursive"},
-    )  # fmt: skip
+        ticks=(128, 256, 512, 1024),
+        guides={"n": "sharing", "√n": "sublinear (memonger)", "log n": "ours, recursive"},
+    )
 
 
 def figure6(lines: Lines) -> Figure:
     """LSTM: memory against length."""
     rows = {steps: (LSTM_COLUMNS, row) for steps, row in LSTM.items()}
     return figure(
-        lines, original_points(rows, STEPS[0]), title="LSTM: memory against time steps (figure 6 of the paper)", axis="time steps",
+        lines,
+        original_points(rows, STEPS[0]),
+        title="LSTM: memory against time steps (figure 6 of the paper)",
+        axis="time steps",
         below="4 layers of 1024, batch 64, a softmax over 5000 classes at each step",
-        ticks=(64, 128, 256, 512, 1024), guides={"n": "sharing", "√n": "sublinear (memonger)", "log n": "ours, recursive"},
-    )  # fmt: skip
+        ticks=(64, 128, 256, 512, 1024),
+        guides={"n": "sharing", "√n": "sublinear (memonger)", "log n": "ours, recursive"},
+    )
 
 
 # ------------------------------------------------------------------------------------------------ running
@@ -538,7 +627,9 @@ def reproduce(*, quick: bool, progress: Callable[[str], object] = lambda _: None
     for depth in () if quick else DEPTHS:
         layers, stages = deepened(depth)
         progress(f"figure 5, {layers} layers")
-        _extend(lines5, layers, measured_lines(resnet(stages), drop=True, ours={LINES[5]: chen_budget, LINES[6]: recursive}))
+        _extend(
+            lines5, layers, measured_lines(resnet(stages), drop=True, ours={LINES[5]: chen_budget, LINES[6]: recursive})
+        )
     cells += ratio_cells(cells)
     return Result(cells, seconds, lines5, lines6)
 
@@ -601,26 +692,38 @@ def print_summary(out: Console, result: Result, spent: float) -> bool:
         out.print(f"search          {name}: {found:.2f} s CPU here, {SECONDS[name]} s on the original")
     for cell in different:
         where = f"{cell.table.removesuffix(', MB')} · {cell.row} · {cell.column}"
-        out.print(f"different       {where}: {cell.ours}, not {cell.original}: {cell.reason or 'UNEXPLAINED'}", soft_wrap=True)
+        out.print(
+            f"different       {where}: {cell.ours}, not {cell.original}: {cell.reason or 'UNEXPLAINED'}", soft_wrap=True
+        )
     unmeasured = len(result.cells) - len(measured)
     daggers = sum(cell.original.endswith("†") for cell in measured)
     out.print(
-        f"{len(measured) - len(different)} of {len(measured)} cells equal ({daggers} of them † measured on the original for this note),"
+        f"{len(measured) - len(different)} of {len(measured)} cells equal ({daggers} of them † measured on the"
+        " original for this note),"
         f" {len(different)} different; {unmeasured} more of ours alone; {spent:.0f} s CPU"
     )
     return all(cell.reason for cell in different)
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Small networks only, and no figures: some seconds instead of some minutes.")
 @click.option(
-    "-o", "--output", "folder", type=click.Path(file_okay=False, path_type=Path), default=Path(__file__).parent,
-    show_default="beside this file", help="Where figure5 and figure6 are written.",
-)  # fmt: skip
+    "--quick", is_flag=True, help="Small networks only, and no figures: some seconds instead of some minutes."
+)
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(__file__).parent,
+    show_default="beside this file",
+    help="Where figure5 and figure6 are written.",
+)
 def main(quick: bool, folder: Path) -> None:
     """Our value beside the original's, cell by cell, and the paper's figures 5 and 6."""
     start = time.process_time()
-    with Progress(TextColumn("{task.description}"), TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bar:
+    with Progress(
+        TextColumn("{task.description}"), TimeElapsedColumn(), console=Console(stderr=True), transient=True
+    ) as bar:
         task = bar.add_task("")
         result = reproduce(quick=quick, progress=lambda what: bar.update(task, description=what))
     out = Console(width=220, highlight=False)  # a narrower terminal wraps lines; nothing is cut off

@@ -103,9 +103,13 @@ class _Measure:
                     back_delta = effect.delta
         free = table[:, kernels.FREE] != 0
         table[:, kernels.NET] = table[:, kernels.LEAF_DELTA] + np.where(free, 0, table[:, kernels.CUT_BEFORE])
-        table[:, kernels.FIRST_NET] = table[:, kernels.NET] + table[:, kernels.FIRST_DELTA] - table[:, kernels.CUT_AFTER]
+        table[:, kernels.FIRST_NET] = (
+            table[:, kernels.NET] + table[:, kernels.FIRST_DELTA] - table[:, kernels.CUT_AFTER]
+        )
         # The last stage has no cut, and its backward ops run right after its first run.
-        table[last, kernels.FIRST_NET] = table[last, kernels.FIRST_ALL_DELTA_GONE] + back_delta + table[last, kernels.CUT_BEFORE]
+        table[last, kernels.FIRST_NET] = (
+            table[last, kernels.FIRST_ALL_DELTA_GONE] + back_delta + table[last, kernels.CUT_BEFORE]
+        )
         cost = [
             [float(self.arrays.cost[rows].sum()) for rows in some]
             for some in (stages.advance, stages.every, stages.leaf[0], stages.leaf[1])
@@ -132,7 +136,9 @@ class _Measure:
             yield self.returns("leaf out"), (k.LEAF_OUT_GONE,), k.LEAF_OUT_DELTA
             yield self.returns("leaf out", outlives=True), (k.LEAF_OUT_KEPT,), None
 
-    def runs(self, rows: list[Ints], *, everything: bool = False, outlives: bool = False, first: bool = False) -> _Script:
+    def runs(
+        self, rows: list[Ints], *, everything: bool = False, outlives: bool = False, first: bool = False
+    ) -> _Script:
         """All stages one after the other, for the first time, or again after that and with nothing of it left.
 
         Args:
@@ -154,10 +160,14 @@ class _Measure:
         return script
 
     def returns(self, how: str, *, outlives: bool = False) -> _Script:
-        """The backward ops of all stages, last stage first: "back" with all there that they read, "leaf" with what has to be made again."""
+        """The backward ops of all stages, last stage first: "back" with all there that they read, "leaf" with what has
+        to be made again.
+        """
         script, stages, last = _Script(), self.stages, self.count - 1
         for u in range(self.count):
-            script.add(stages.first[u], [stages.cut[u], self.before(u), *([stages.saved[u]] if u == last else [])], level=u)
+            script.add(
+                stages.first[u], [stages.cut[u], self.before(u), *([stages.saved[u]] if u == last else [])], level=u
+            )
         live = set(range(last))  # cuts that are
         for u in range(last, -1, -1):
             if not len(stages.backward[u]):
@@ -203,7 +213,16 @@ class _Measure:
         level = np.array(script.level, dtype=np.int64)
         keep = np.concatenate((*script.keep, self.nothing))
         kernels.action_frees(
-            self.arrays, sequence[:steps], bounds, level, self.stages.dies, keep_ptr, keep, needed, free_ptr[: steps + 1], freed
+            self.arrays,
+            sequence[:steps],
+            bounds,
+            level,
+            self.stages.dies,
+            keep_ptr,
+            keep,
+            needed,
+            free_ptr[: steps + 1],
+            freed,
         )
         free_ptr[steps + 1 :] = free_ptr[steps]
         freed = freed[: free_ptr[-1]]
@@ -214,7 +233,9 @@ class _Measure:
             free_ptr[at:] += len(values)
         timeline = np.zeros(len(sequence), dtype=np.int64)
         buffers = np.empty((4, int(np.diff(self.arrays.out_ptr)[sequence].sum())), dtype=np.int64)
-        widest = max(len(self.arrays.producer), len(self.arrays.cost), int(np.diff(self.arrays.read_ptr).max(initial=0)))
+        widest = max(
+            len(self.arrays.producer), len(self.arrays.cost), int(np.diff(self.arrays.read_ptr).max(initial=0))
+        )
         scratch = np.empty((13, widest + 1), dtype=np.int64)
         _peak, _cost, made, illegal = replay(self.arrays, sequence, free_ptr, freed, timeline, buffers, scratch)
         if 0 <= illegal < steps:
@@ -223,7 +244,8 @@ class _Measure:
         change = np.zeros(len(sequence) + 1, dtype=np.int64)
         np.add.at(change, start, self.arrays.storage_bytes[value])
         np.add.at(change, end, -self.arrays.storage_bytes[value])
-        live = np.cumsum(change) + int(self.arrays.resident_bytes[0])  # while each step runs, siblings and workspace apart
+        # while each step runs, siblings and workspace apart
+        live = np.cumsum(change) + int(self.arrays.resident_bytes[0])
         born = np.zeros(len(sequence) + 1, dtype=np.int64)
         np.add.at(born, start, self.arrays.storage_bytes[value])
         before = live - born  # before each step

@@ -14,9 +14,9 @@ class ForwardPart(NamedTuple):
     """What Chen's planners need to know of a training graph.
 
     Args:
-        origin [n]: ops of the forward part (forward and loss phases; ops without a phase before the first backward one).
-        droppable [n]: forward ops that can run twice: recomputable, and on no storage that is updated before the update phase.
-        gap_bytes [c]: bytes made after the candidate before, up to and including this one.
+        origin [n]: ops of the forward part (forward and loss phases; ops without a phase before the first backward
+        one). droppable [n]: forward ops that can run twice: recomputable, and on no storage that is updated before the
+        update phase. gap_bytes [c]: bytes made after the candidate before, up to and including this one.
         cut_bytes [c]: bytes kept by cutting here.
         position [c]: last op row of the segment that this candidate closes.
         members: for each candidate, the op rows it keeps.
@@ -40,8 +40,8 @@ def forward_part(graph: Graph, encoded: Encoded, *, most_crossing: int = 1) -> F
     states apart. One sweep in program order, O(ops + reads).
 
     Args:
-        most_crossing: also cut where up to so many storages together carry on, and keep all of them: skips that span the
-            network leave no articulation storage.
+        most_crossing: also cut where up to so many storages together carry on, and keep all of them: skips that span
+            the network leave no articulation storage.
     Source: Chen et al. 2016, 4.3; the original leaves finding candidates to its user (`mirror_stage`).
     """
     arrays = encoded.arrays
@@ -73,7 +73,9 @@ def forward_part(graph: Graph, encoded: Encoded, *, most_crossing: int = 1) -> F
 
 
 def _on_updated_storage(arrays: Arrays) -> Flags:
-    """Ops that touch a storage which an op before the update phase updates: what they read is gone when they would run again."""
+    """Ops that touch a storage which an op before the update phase updates: what they read is gone when they would run
+    again.
+    """
     updated = np.zeros(len(arrays.root), dtype=np.bool_)
     early = arrays.is_update & (arrays.phase[arrays.producer] != UPDATE)
     updated[arrays.root[early]] = True
@@ -93,7 +95,9 @@ def _marked_candidates(marked: list[tuple[int, bool | str]]) -> list[tuple[int, 
 
 
 def _crossing_candidates(arrays: Arrays, origin: Flags, backward: Ints, most: int) -> list[tuple[int, tuple[int, ...]]]:
-    """Places in program order where few storages carry everything that later ops need; where they stay the same, the first place."""
+    """Places in program order where few storages carry everything that later ops need; where they stay the same, the
+    first place.
+    """
     needed = np.zeros(len(origin), dtype=np.bool_)  # ancestors of the backward part
     needed[backward] = True
     for op in range(len(origin) - 1, -1, -1):
@@ -124,4 +128,6 @@ def _crossing_candidates(arrays: Arrays, origin: Flags, backward: Ints, most: in
         if 0 < len(crossing) <= most and (roots := tuple(sorted(crossing))) != before:
             before = roots
             candidates.append((op, roots))
-    return [(position, tuple(sorted({row for root in roots for row in on_root[root]}))) for position, roots in candidates]
+    return [
+        (position, tuple(sorted({row for root in roots for row in on_root[root]}))) for position, roots in candidates
+    ]

@@ -28,10 +28,11 @@ class PeakBound(NamedTuple):
 
 
 def peak_lower_bound(graph: Graph, memory: MemoryModel) -> PeakBound:
-    """The largest working set of one op: residents, storages of its inputs and fresh outputs, workspace; or the outputs at the end.
+    """The largest working set of one op: residents, storages of its inputs and fresh outputs, workspace; or the outputs
+    at the end.
 
-    Every op runs at least once, so no order and no recomputation avoids it. In-place pairs are granted wherever sizes allow,
-    and values that an identity pair may put on one storage are counted once, which keeps it a bound.
+    Every op runs at least once, so no order and no recomputation avoids it. In-place pairs are granted wherever sizes
+    allow, and values that an identity pair may put on one storage are counted once, which keeps it a bound.
 
     >>> from planner.graph import Tensor
     >>> graph = Graph([Op("a", (Tensor("a", 4),)), Op("b", (Tensor("b", 2, output=True),), reads=("a",), workspace=3)])
@@ -55,7 +56,10 @@ def working_sets(graph: Graph, memory: MemoryModel) -> Iterator[tuple[int, str |
     for op in graph.ops:
         if not op.resident:
             inputs = tuple(value for value in op.reads if not graph.on_resident(value))
-            yield residents + _bytes_of(graph, memory, group, inputs) + _fresh_bytes(graph, memory, op) + op.workspace, op.name
+            yield (
+                residents + _bytes_of(graph, memory, group, inputs) + _fresh_bytes(graph, memory, op) + op.workspace,
+                op.name,
+            )
 
 
 def _storage_groups(graph: Graph) -> dict[str, str]:
@@ -95,9 +99,16 @@ def _fresh_bytes(graph: Graph, memory: MemoryModel, op: Op) -> int:
 
 
 def infeasible(
-    graph: Graph, memory: MemoryModel, *, budget: int, minimum: int | None, found_by: str, live_fit: int | None = None,
-    shortfall: Shortfall | None = None, impossible: bool = False,
-) -> InfeasibleBudget:  # fmt: skip
+    graph: Graph,
+    memory: MemoryModel,
+    *,
+    budget: int,
+    minimum: int | None,
+    found_by: str,
+    live_fit: int | None = None,
+    shortfall: Shortfall | None = None,
+    impossible: bool = False,
+) -> InfeasibleBudget:
     """The error that says no plan fits, why, and what would.
 
     Args:
@@ -128,16 +139,27 @@ def infeasible(
     else:
         message = f"no plan of {found_by!r} fits {asked}; no plan at all goes below {_exactly(floor)}: {needs}."
     if live_fit is not None:
-        message += f" Live bytes alone would fit ({live_fit} bytes): what misses is the packing of buffers into one arena."
-    message += "".join(f" {remedy.sentence}" for remedy in shortfall.remedies if remedy.fits) if shortfall is not None else ""
+        message += (
+            f" Live bytes alone would fit ({live_fit} bytes): what misses is the packing of buffers into one arena."
+        )
+    message += (
+        "".join(f" {remedy.sentence}" for remedy in shortfall.remedies if remedy.fits) if shortfall is not None else ""
+    )
     if minimum is not None:
         least = f"Least that works: {format_bytes(minimum)} ({minimum} bytes, {found_by!r})"
         smaller = ", or make the batch smaller" if shortfall is None or shortfall.batch_helps else ""
         message += f"\n{least}. Raise the budget to that{smaller}."
     return InfeasibleBudget(
-        message, budget=budget, minimum=minimum, peak_lower_bound=floor, proven=proven, binding_op=bound.op, live=bound.live,
-        phase=None if shortfall is None else shortfall.phase, remedies=() if shortfall is None else shortfall.remedies,
-    )  # fmt: skip
+        message,
+        budget=budget,
+        minimum=minimum,
+        peak_lower_bound=floor,
+        proven=proven,
+        binding_op=bound.op,
+        live=bound.live,
+        phase=None if shortfall is None else shortfall.phase,
+        remedies=() if shortfall is None else shortfall.remedies,
+    )
 
 
 def _alone(shortfall: Shortfall, memory: MemoryModel, needs: str, *, same: bool) -> str:
@@ -148,7 +170,10 @@ def _alone(shortfall: Shortfall, memory: MemoryModel, needs: str, *, same: bool)
     parts = [*shortfall.parts, *([("reserve", memory.reserve)] if memory.reserve else [])]
     shown = ", ".join(f"{name.replace('_', ' ')} {format_bytes(nbytes)}" for name, nbytes in parts)
     nbytes = shortfall.nbytes + memory.reserve
-    return f"{what} (op {shortfall.op!r}) alone needs {format_bytes(nbytes)} ({nbytes} bytes{f': {shown}' if shown else ''})"
+    return (
+        f"{what} (op {shortfall.op!r}) alone needs {format_bytes(nbytes)} ({nbytes}"
+        f" bytes{f': {shown}' if shown else ''})"
+    )
 
 
 def _exactly(nbytes: int) -> str:

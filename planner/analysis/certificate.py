@@ -1,7 +1,7 @@
 """A cost that no plan at a budget can go below: whatever the order, and however often an op runs again.
 
-At the first run of an op, what is still needed of the values before it is live, within the budget, or will be made again, at a cost;
-at the first runs of several, what is made again for one and again for a later one costs twice.
+At the first run of an op, what is still needed of the values before it is live, within the budget, or will be made
+again, at a cost; at the first runs of several, what is made again for one and again for a later one costs twice.
 `papers/decisions/0006-cut-certificate.md` has the argument, rule by rule.
 """
 
@@ -37,7 +37,8 @@ class CostBound(NamedTuple):
 
     Args:
         cost: at least one run of each op; infinite where no plan fits.
-        op: the op at whose first run that much is proven, or the first of several; None where one run of each is all that is.
+        op: the op at whose first run that much is proven, or the first of several; None where one run of each is all
+            that is.
     """
 
     cost: float
@@ -52,11 +53,13 @@ def certified_cost(
     Args:
         budget: most peak bytes, the reserve taken off, residents included in scope "total".
         effort: instants and branches tried, relative to the default; at most 4, as no deadline ends this.
-        plan_cost: of a plan within the budget; where that leaves a gap, several instants are tried together. None: they are not.
+        plan_cost: of a plan within the budget; where that leaves a gap, several instants are tried together. None: they
+            are not.
 
     >>> from planner.graph import Op, Tensor
-    >>> ops = [Op("a", (Tensor("a", 4),)), Op("b", (Tensor("b", 4),), reads=("a",)), Op("c", (Tensor("c", 2),), reads=("b",))]
-    >>> graph = Graph([*ops, Op("d", (Tensor("d", 1),), reads=("c",)), Op("e", (Tensor("e", 1, output=True),), reads=("d", "a"))])
+    >>> ops = [Op("a", (Tensor("a", 4),)), Op("b", (Tensor("b", 4),), ("a",)), Op("c", (Tensor("c", 2),), ("b",))]
+    >>> ops += [Op("d", (Tensor("d", 1),), ("c",)), Op("e", (Tensor("e", 1, output=True),), ("d", "a"))]
+    >>> graph = Graph(ops)
     >>> certified_cost(graph, MemoryModel(), 10), certified_cost(graph, MemoryModel(), 9)
     (CostBound(cost=5.0, op=None), CostBound(cost=6.0, op='c'))
     """
@@ -91,7 +94,11 @@ def forget() -> None:
 
 
 def _stated(graph: Graph, storages: Storages, best: Fraction | float, row: int) -> CostBound:
-    return CostBound(_total(storages, best), graph.ops[row].name) if best > 0 else CostBound(_total(storages, Fraction(0)), None)
+    return (
+        CostBound(_total(storages, best), graph.ops[row].name)
+        if best > 0
+        else CostBound(_total(storages, Fraction(0)), None)
+    )
 
 
 class _Search:
@@ -171,7 +178,9 @@ class _Search:
 
 
 def _profile(storages: Storages) -> Ints:
-    """Where to look: about the bytes at each op's step in program order, every value kept to its last reader, inputs twice."""
+    """Where to look: about the bytes at each op's step in program order, every value kept to its last reader, inputs
+    twice.
+    """
     arrays, holder = storages.arrays, storages.holder
     n = len(arrays.cost)
     last = np.full(len(holder), -1, dtype=np.int64)
@@ -187,7 +196,9 @@ def _profile(storages: Storages) -> Ints:
 
 
 def _first_tries(storages: Storages, profile: Ints, tight: Ints, most: int) -> list[int]:
-    """Rows that may be tight: the highest in program order, the first of the backward pass, the largest working sets, and a spread."""
+    """Rows that may be tight: the highest in program order, the first of the backward pass, the largest working sets,
+    and a spread.
+    """
     backward = tight[storages.arrays.phase[tight] == BACKWARD]
     by_height = tight[np.argsort(-profile[tight], kind="stable")]
     by_working = tight[np.argsort(-storages.working_bytes[tight], kind="stable")]
@@ -200,8 +211,8 @@ def _first_tries(storages: Storages, profile: Ints, tight: Ints, most: int) -> l
 def _total(storages: Storages, extra: Fraction | float) -> float:
     """One run of each op and so many units more, as a float that no plan's summed cost can be below.
 
-    Where costs are whole multiples of one amount, and float sums of them exact, so is every plan's cost: the bound is rounded up to
-    such a multiple. Else it is lowered by more than summing rounds.
+    Where costs are whole multiples of one amount, and float sums of them exact, so is every plan's cost: the bound is
+    rounded up to such a multiple. Else it is lowered by more than summing rounds.
     """
     arrays = storages.arrays
     costs = arrays.cost[~arrays.resident]

@@ -26,7 +26,8 @@ MADE_OF_A_BATCH: Final = frozenset({"activations", "activation_gradients", "loss
 PHASES: Final[tuple[Phase, ...]] = ("forward", "loss", "backward", "update")
 
 
-#: Bytes that are one component for a stretch of steps: (component, value or the op of a workspace, bytes, start, end), half-open.
+#: Bytes that are one component for a stretch of steps: (component, value or the op of a workspace, bytes, start, end),
+#: half-open.
 Stretch = tuple[str, str, int, int, int]
 
 
@@ -51,7 +52,9 @@ class Moment(msgspec.Struct, frozen=True):
 
     @property
     def batch_bytes(self) -> int:
-        """Of these, what grows with the batch: inputs, what is made of them, and workspace but for that of the optimizer step."""
+        """Of these, what grows with the batch: inputs, what is made of them, and workspace but for that of the
+        optimizer step.
+        """
         growing = MADE_OF_A_BATCH | {"inputs"} | ({"workspace"} if self.phase != "update" else set())
         return sum(nbytes for component, nbytes in self.components.items() if component in growing)
 
@@ -83,7 +86,9 @@ class Iteration(msgspec.Struct, frozen=True):
         for moment in self.phases:
             if moment.phase == name:
                 return moment
-        raise PlannerError(f"no phase {name!r} in this step; it has {', '.join(moment.phase for moment in self.phases)}")
+        raise PlannerError(
+            f"no phase {name!r} in this step; it has {', '.join(moment.phase for moment in self.phases)}"
+        )
 
 
 def simulated(graph: Graph, memory: MemoryModel, name: str) -> tuple[Iteration, Simulated]:
@@ -100,9 +105,14 @@ class Simulated:
     """
 
     def __init__(
-        self, graph: Graph, memory: MemoryModel, *, evaluator: Evaluator | None = None, schedule: Schedule | None = None,
+        self,
+        graph: Graph,
+        memory: MemoryModel,
+        *,
+        evaluator: Evaluator | None = None,
+        schedule: Schedule | None = None,
         trace: Trace | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.graph, self.memory = graph, memory
         evaluator = evaluator or Evaluator(graph, memory)
         schedule = schedule or evaluator.schedule(evaluator.keep_all)
@@ -157,7 +167,14 @@ class Simulated:
     def stretches(self) -> list[Stretch]:
         """Every storage and workspace, cut where an in-place op makes something else of it."""
         live, taken = self.liveness, self._taken()
-        rows = zip(live.value.tolist(), live.workspace.tolist(), live.nbytes.tolist(), live.start.tolist(), live.end.tolist(), strict=True)
+        rows = zip(
+            live.value.tolist(),
+            live.workspace.tolist(),
+            live.nbytes.tolist(),
+            live.start.tolist(),
+            live.end.tolist(),
+            strict=True,
+        )
         found: list[Stretch] = []
         for row, (value, workspace, nbytes, start, end) in enumerate(rows):
             name = self.names[workspace][value]
@@ -195,7 +212,9 @@ class Simulated:
         table = self.bytes_by_step([place[component] for component, *_ in self.stretches], len(COMPONENTS))
         table += np.array([[self.residents[component]] for component in COMPONENTS], dtype=np.int64)
         if not np.array_equal(table.sum(axis=0), self.timeline):
-            raise VerificationError("the components of the footprint do not add up to the judge's timeline; please report the graph")
+            raise VerificationError(
+                "the components of the footprint do not add up to the judge's timeline; please report the graph"
+            )
         return table
 
     def iteration(self, name: str) -> Iteration:
@@ -209,9 +228,15 @@ class Simulated:
             at = np.flatnonzero(self.phases == row)
             if len(at):
                 step = int(at[self.timeline[at].argmax()])
-                there = [(value, nbytes) for _, value, nbytes, start, end in self.stretches if start <= step < end and nbytes]
+                there = [
+                    (value, nbytes) for _, value, nbytes, start, end in self.stretches if start <= step < end and nbytes
+                ]
                 live = sorted(there, key=lambda pair: (-pair[1], pair[0]))[:10]
-                moments.append(Moment(phase, int(self.timeline[step]), self.order[step], step, self.components_at(step), tuple(live)))
+                moments.append(
+                    Moment(
+                        phase, int(self.timeline[step]), self.order[step], step, self.components_at(step), tuple(live)
+                    )
+                )
         if not moments:
             raise GraphError(f"graph {self.graph.name!r} has no op to run")
         return Iteration(name, tuple(moments), dict(zip(COMPONENTS, self.table.max(axis=1).tolist(), strict=True)))
@@ -221,7 +246,8 @@ class Simulated:
         return dict(zip(COMPONENTS, self.table[:, step].tolist(), strict=True))
 
     def update_floor(self, *, less: Ints | None = None) -> tuple[int, int] | None:
-        """(bytes, step) of the optimizer step that holds most, activations and their gradients left out; None without any.
+        """(bytes, step) of the optimizer step that holds most, activations and their gradients left out; None without
+        any.
 
         Args:
             less: bytes at each step that are not to be counted.
@@ -241,7 +267,9 @@ class Simulated:
         buffers = {target.gradient for target in targets_of(self.graph)} or gradient_buffers(self.graph)
         for t in self.graph.tensors.values():
             kind = self.component[t.name]
-            if kind in found and (t.name in buffers if kind == "gradients" else self.graph.storage_root[t.name] == t.name):
+            if kind in found and (
+                t.name in buffers if kind == "gradients" else self.graph.storage_root[t.name] == t.name
+            ):
                 dtype = t.dtype or "unknown"
                 found[kind][dtype] = found[kind].get(dtype, 0) + t.nbytes
         return {kind: sizes for kind, sizes in found.items() if sizes}

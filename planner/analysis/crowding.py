@@ -1,4 +1,6 @@
-"""Where what a series of instants would choose does not fit in between: the instants to add, and what they prove then."""
+"""Where what a series of instants would choose does not fit in between: the instants to add, and what they prove
+then.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +56,9 @@ def proven_in_series(
 def _crowded(series: Series, facts: tuple[Facts, ...], budget: int) -> list[int]:
     """Ops at whose first run more than the budget would be live, of those that can be added to the series.
 
-    What runs again is taken to do so just before it is asked for, what runs for the first time in program order. The last few come
-    first, as what is needed after them is least, and soonest decided; then the last few before the series.
+    What runs again is taken to do so just before it is asked for, what runs for the first time in program order. The
+    last few come first, as what is needed after them is least, and soonest decided; then the last few before the
+    series.
     """
     shared, k = series.storages, len(series.rows)
     n = len(shared.arrays.cost)
@@ -70,7 +73,9 @@ def _crowded(series: Series, facts: tuple[Facts, ...], budget: int) -> list[int]
         held[list(facts[i].live | part.live)] = True
     first_runs = series.before[0]
     occupied[first_runs] = _occupied(shared, first_runs, first_runs, held, 0, end)[first_runs]
-    rows = np.array([row for row in np.flatnonzero(occupied > budget).tolist() if _comparable(series, row)], dtype=np.int64)
+    rows = np.array(
+        [row for row in np.flatnonzero(occupied > budget).tolist() if _comparable(series, row)], dtype=np.int64
+    )
     full = np.concatenate(([-1], occupied[rows], [-1]))
     tops = rows[(full[1:-1] >= full[:-2]) & (full[1:-1] > full[2:])]  # of neighbours that are full one stands for all
     later, earlier = tops[tops > series.rows[0]], tops[tops < series.rows[0]]

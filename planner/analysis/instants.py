@@ -61,7 +61,9 @@ def storages(arrays: Arrays) -> Storages:
     step_cost = np.floor(np.ldexp(cost, -exponent)).astype(np.int64)
     working_bytes = np.empty(len(cost), dtype=np.int64)
     working_sets(arrays, holder, np.full(len(holder), -1, dtype=np.int64), working_bytes)
-    return Storages(arrays, holder, holder_bytes, working_bytes, step_cost, math.ldexp(1.0, exponent), int(step_cost.sum()) + 1)
+    return Storages(
+        arrays, holder, holder_bytes, working_bytes, step_cost, math.ldexp(1.0, exponent), int(step_cost.sum()) + 1
+    )
 
 
 class Cut(NamedTuple):
@@ -69,7 +71,8 @@ class Cut(NamedTuple):
 
     Args:
         price: units per byte.
-        value: of the cut, in units; every choice costs at least that, bytes paid for included, those that have to stay apart.
+        value: of the cut, in units; every choice costs at least that, bytes paid for included, those that have to stay
+            apart.
         again [n]: ops that run again.
         again_cost: what they cost, in units.
         live_bytes: of the values needed that are live, those that have to stay included, values at hand apart.
@@ -99,11 +102,11 @@ class Instant:
     Args:
         storages: of the graph.
         before [n]: ops that have run; a run later costs.
-        after [n]: ops whose first run is still to come, or is the one at the instant. All others may do either, for nothing.
-        at_hand [m]: holders live at the instant in any case, whose bytes are counted elsewhere.
+        after [n]: ops whose first run is still to come, or is the one at the instant. All others may do either, for
+        nothing. at_hand [m]: holders live at the instant in any case, whose bytes are counted elsewhere.
         fixed [n]: ops of `before` that must not run again, besides those that cannot.
-        needed [m]: holders that have to be live or made again; None: what the ops of `after` read, and the outputs of the graph.
-        absent [m]: holders that are not live at the instant, none of them needed.
+        needed [m]: holders that have to be live or made again; None: what the ops of `after` read, and the outputs of
+        the graph. absent [m]: holders that are not live at the instant, none of them needed.
     """
 
     def __init__(
@@ -132,7 +135,9 @@ class Instant:
         self.fixed_bytes = int(storages.holder_bytes[rows[stuck]].sum())
         self._paid = rows[~stuck]
         self.needed_bytes = self.fixed_bytes + int(storages.holder_bytes[self._paid].sum())
-        self._supply_bytes = np.bincount(arrays.producer[self._paid], storages.holder_bytes[self._paid], n).astype(np.float64)
+        self._supply_bytes = np.bincount(arrays.producer[self._paid], storages.holder_bytes[self._paid], n).astype(
+            np.float64
+        )
         arcs = 2 * (len(arrays.read_value) + m)
         self._first = np.empty(n + m + 1, dtype=np.int64)
         to, mate, weight = (np.empty(arcs, dtype=np.int64) for _ in range(3))
@@ -149,7 +154,9 @@ class Instant:
         self._flows: list[_Flow] = []
 
     def _capacities(self, price: float) -> tuple[Ints, Ints]:
-        """Whole units of the source's arcs and of the priced arcs, rounded down, and never more than running everything again."""
+        """Whole units of the source's arcs and of the priced arcs, rounded down, and never more than running everything
+        again.
+        """
         below = price * (1 - 2.0**-50)  # below the exact product, however floats round
         most = float(self.storages.most)
         supply = np.minimum(np.floor(self._supply_bytes * below), most).astype(np.int64)
@@ -173,7 +180,17 @@ class Instant:
             residual[self._priced] += capacity - start.capacity
             excess[:n] += supply - start.supply
         while not push(
-            self._first, self._to, self._mate, residual, sink, excess, self._arc, self._label, self._active, self._level, _WORK
+            self._first,
+            self._to,
+            self._mate,
+            residual,
+            sink,
+            excess,
+            self._arc,
+            self._label,
+            self._active,
+            self._level,
+            _WORK,
         ):
             pass
         self._flows = [flow for flow in self._flows if flow.price != price][-3:]

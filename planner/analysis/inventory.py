@@ -39,7 +39,8 @@ class Inventory(msgspec.Struct, frozen=True):
         residents, phases, operators: groups, operators by falling bytes.
         saved_tensors, saved_bytes: forward storages that a backward op reads.
         keep_all_peak_bytes, keep_all_peak_op, peak_lower_bound: in the memory model asked for.
-        candidate_cuts: places where Chen's planners may cut: the user's `stage` marks, else storages that alone carry the forward pass on.
+        candidate_cuts: places where Chen's planners may cut: the user's `stage` marks, else storages that alone carry
+            the forward pass on.
         largest: (value, bytes) of the largest storages.
         dead: ops whose removal nothing would notice.
         source: what the importer counted in the file, if any.
@@ -64,7 +65,9 @@ class Inventory(msgspec.Struct, frozen=True):
     source: dict[str, Any]
 
 
-def take_inventory(graph: Graph, memory: MemoryModel, *, top: int = 10, source: dict[str, Any] | None = None) -> Inventory:
+def take_inventory(
+    graph: Graph, memory: MemoryModel, *, top: int = 10, source: dict[str, Any] | None = None
+) -> Inventory:
     """Count a graph.
 
     Args:
@@ -83,7 +86,11 @@ def take_inventory(graph: Graph, memory: MemoryModel, *, top: int = 10, source: 
         fresh = [t for t in op.outputs if graph.storage_root[t.name] == t.name]
         storages.extend((t.name, t.nbytes) for t in fresh)
         nbytes, kept = sum(t.nbytes for t in fresh), sum(t.nbytes for t in fresh if t.name in saved)
-        keys = [("residents", op.kind)] if op.resident else [("phases", op.phase or "none"), ("operators", op.op or "unnamed")]
+        keys = (
+            [("residents", op.kind)]
+            if op.resident
+            else [("phases", op.phase or "none"), ("operators", op.op or "unnamed")]
+        )
         for table, key in keys:
             row = groups[table].setdefault(key, [0, 0, 0, 0.0])
             for column, amount in enumerate((1, nbytes, kept, 0.0 if op.resident else op.cost)):

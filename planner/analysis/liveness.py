@@ -143,7 +143,8 @@ class Evaluator:
         return self.rows(schedule)[0]
 
     def rows(self, schedule: Schedule) -> tuple[Ints, Ints, Ints]:
-        """A schedule as op rows [L], and its frees as CSR: pointers [L+1] and value rows; frees before any step are counted by pointer 0.
+        """A schedule as op rows [L], and its frees as CSR: pointers [L+1] and value rows; frees before any step are
+        counted by pointer 0.
 
         Raises:
             ScheduleError: an unknown name.
@@ -164,7 +165,9 @@ class Evaluator:
         return as_rows[0], as_rows[1], as_rows[2]
 
     def frees(self, sequence: Ints, *, keep_outputs: bool = True) -> tuple[Ints, Ints]:
-        """Canonical frees of a sequence as CSR: pointers [L+1] and value rows; without `keep_outputs` graph outputs are freed too."""
+        """Canonical frees of a sequence as CSR: pointers [L+1] and value rows; without `keep_outputs` graph outputs are
+        freed too.
+        """
         free_ptr = np.zeros(len(sequence) + 1, dtype=np.int64)
         freed = np.empty(int(self._touched[sequence].sum()), dtype=np.int64)
         needed = np.empty(len(self.encoded.value_names), dtype=np.bool_)
@@ -177,13 +180,17 @@ class Evaluator:
     def _replay(self, sequence: Ints, free_ptr: Ints, freed: Ints) -> _Replayed | None:
         timeline = np.zeros(len(sequence), dtype=np.int64)
         rows = np.empty((4, int(self._outputs[sequence].sum())), dtype=np.int64)
-        peak_bytes, cost, count, illegal = replay(self.encoded.arrays, sequence, free_ptr, freed, timeline, rows, self._scratch.rows)
+        peak_bytes, cost, count, illegal = replay(
+            self.encoded.arrays, sequence, free_ptr, freed, timeline, rows, self._scratch.rows
+        )
         return None if illegal >= 0 else _Replayed(int(peak_bytes), float(cost), timeline, rows[:, :count])
 
 
 @lru_cache(maxsize=4)
 def evaluator_of(graph: Graph, memory: MemoryModel) -> Evaluator:
-    """The evaluator of a graph and memory model; the last few are kept, since a search, its packing and a retry share one."""
+    """The evaluator of a graph and memory model; the last few are kept, since a search, its packing and a retry share
+    one.
+    """
     return Evaluator(graph, memory)
 
 
@@ -191,7 +198,11 @@ def _executions(sequence: Ints) -> Ints:
     """For each step, how often its op ran before."""
     order = np.argsort(sequence, kind="stable")
     ordered = sequence[order]
-    firsts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1]))) if len(ordered) else np.empty(0, dtype=np.int64)
+    firsts = (
+        np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+        if len(ordered)
+        else np.empty(0, dtype=np.int64)
+    )
     counts = np.arange(len(ordered)) - np.repeat(firsts, np.diff(np.append(firsts, len(ordered))))
     result = np.empty_like(sequence)
     result[order] = counts

@@ -1,4 +1,6 @@
-"""The loss tail: logits, what the loss makes of them, and their gradients; what splitting it into chunks would leave."""
+"""The loss tail: logits, what the loss makes of them, and their gradients; what splitting it into chunks would
+leave.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +44,22 @@ class Tail(msgspec.Struct, frozen=True):
     def chunked_bytes(self, chunks: int) -> int:
         """Bytes with the loss in so many equal chunks and all else recomputed; scalars are not counted.
 
-        The sum of the weight gradients so far is live throughout, and beside it that of one chunk while its gradient leaves the tail.
+        The sum of the weight gradients so far is live throughout, and beside it that of one chunk while its gradient
+        leaves the tail.
         """
-        whole, weights = self.resident_bytes + self.boundary_bytes + self.weight_gradients_bytes, self.weight_gradients_bytes
-        return max(whole + -(-self.divisible_bytes // chunks), whole + -(-self.edge_bytes // chunks) + weights, self.rest_bytes)
+        whole, weights = (
+            self.resident_bytes + self.boundary_bytes + self.weight_gradients_bytes,
+            self.weight_gradients_bytes,
+        )
+        return max(
+            whole + -(-self.divisible_bytes // chunks), whole + -(-self.edge_bytes // chunks) + weights, self.rest_bytes
+        )
 
 
 def loss_tail(work: Simulated) -> Tail | None:
-    """The op of the loss tail with the largest working set, and what of it would divide; None for a graph without one."""
+    """The op of the loss tail with the largest working set, and what of it would divide; None for a graph without
+    one.
+    """
     graph = work.graph
     values = {name for name, component in work.component.items() if component == "loss_tail"}
     if not values:
@@ -64,7 +74,11 @@ def loss_tail(work: Simulated) -> Tail | None:
     for op in graph.ops:
         if op.resident:
             continue
-        roots = {graph.storage_root[value] for value in (*op.reads, *(t.name for t in op.outputs)) if not graph.on_resident(value)}
+        roots = {
+            graph.storage_root[value]
+            for value in (*op.reads, *(t.name for t in op.outputs))
+            if not graph.on_resident(value)
+        }
         shared = _takeable_bytes(graph, op)
         whole = sum(size[root] for root in roots) - shared + op.workspace
         if any(t.name in values for t in op.outputs):
@@ -81,7 +95,17 @@ def loss_tail(work: Simulated) -> Tail | None:
     resident = sum(work.residents.values())
     around = sum(size[root] for root in boundary) * (2 if any(op.phase == "backward" for op in graph.ops) else 1)
     update, _step = work.update_floor() or (0, None)
-    return Tail(tail, resident + needed, divisible, around, resident, edge, weights, max(resident + rest, update), _rows(graph, values))
+    return Tail(
+        tail,
+        resident + needed,
+        divisible,
+        around,
+        resident,
+        edge,
+        weights,
+        max(resident + rest, update),
+        _rows(graph, values),
+    )
 
 
 def _rows(graph: Graph, tail: set[str]) -> int | None:

@@ -1,4 +1,6 @@
-"""Who holds what: a graph's ops by module, by op type and one by one, and whose backward reads what each of them made."""
+"""Who holds what: a graph's ops by module, by op type and one by one, and whose backward reads what each of them
+made.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ class Reader(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """Ops that stand together; bytes are of the storages they make, views apart, so rows of one depth add up to the graph.
+    """Ops that stand together; bytes are of the storages they make, views apart, so rows of one depth add up to the
+    graph.
 
     Args:
         name: of the module (dotted), the op type or the op.
@@ -78,7 +81,8 @@ class Breakdown(msgspec.Struct, frozen=True):
 
     Args:
         total: the whole graph.
-        modules: each module followed by what is inside it, down to layers; a layer is a forward op with its backward and update.
+        modules: each module followed by what is inside it, down to layers; a layer is a forward op with its backward
+            and update.
         operators: by op type, in order of appearance.
         ops: one by one, in program order.
     """
@@ -92,8 +96,9 @@ class Breakdown(msgspec.Struct, frozen=True):
 def break_down(graph: Graph) -> Breakdown:
     """Add up a graph by module, by op type and op by op.
 
-    The module of an op is its `module` attribute, or its name without the last part. Where an op's name goes on from that of another
-    op or of a parameter, as `conv1.bwd` and `conv1.weight.update` do, it belongs to the layer of that one.
+    The module of an op is its `module` attribute, or its name without the last part. Where an op's name goes on from
+    that of another op or of a parameter, as `conv1.bwd` and `conv1.weight.update` do, it belongs to the layer of that
+    one.
 
     >>> from planner.zoo import resnet
     >>> from planner.lowering.schema import lower
@@ -114,14 +119,24 @@ def break_down(graph: Graph) -> Breakdown:
         return ".".join(layers[op.name] if path in heads else layers[op.name][: len(path)])
 
     modules = _rows(
-        graph, {name: around(path) for name, path in layers.items()}, reader=whose, unread=lambda op: around(_path(op)), heads=heads,
+        graph,
+        {name: around(path) for name, path in layers.items()},
+        reader=whose,
+        unread=lambda op: around(_path(op)),
+        heads=heads,
         handed_on=_handed_on(graph, layers),
-    )  # fmt: skip
-    types = _rows(graph, {op.name: [_type(op)] for op in computed}, reader=lambda _, op: _type(op), unread=lambda _: [UNREAD])
+    )
+    types = _rows(
+        graph, {op.name: [_type(op)] for op in computed}, reader=lambda _, op: _type(op), unread=lambda _: [UNREAD]
+    )
     ops = _rows(
-        graph, {op.name: [op.name] for op in computed}, reader=lambda _, op: op.name, unread=lambda op: [op.name],
-        heads={op.name: op for op in computed}, handed_on={op.name: op.outputs[0] for op in computed if op.outputs},
-    )  # fmt: skip
+        graph,
+        {op.name: [op.name] for op in computed},
+        reader=lambda _, op: op.name,
+        unread=lambda op: [op.name],
+        heads={op.name: op for op in computed},
+        handed_on={op.name: op.outputs[0] for op in computed if op.outputs},
+    )
     total = modules.pop((), None) or _Tally().row((), head=None, handed_on=None)
     return Breakdown(
         total=msgspec.structs.replace(total, name=graph.name, op=None, phase=None, shape=None, dtype=None),
@@ -137,7 +152,8 @@ def saved_readers(graph: Graph) -> dict[str, tuple[str, ...]]:
     Storages of residents are left out: they are there anyway.
 
     >>> from planner.graph import Op, Tensor
-    >>> ops = [Op("a", (Tensor("a", 4),), phase="forward"), Op("v", (Tensor("v", 4),), ("a",), view=((0, 0, 0),), phase="forward")]
+    >>> a = Op("a", (Tensor("a", 4),), phase="forward")
+    >>> ops = [a, Op("v", (Tensor("v", 4),), ("a",), view=((0, 0, 0),), phase="forward")]
     >>> saved_readers(Graph([*ops, Op("b", (Tensor("b", 4),), ("v",), phase="backward")]))
     {'a': ('b',)}
     """
@@ -244,7 +260,10 @@ def _rows(
         if op.kind == "parameter":
             for key in keys[held[op.name]] if op.name in held else unread(op):
                 tallies.setdefault(key, _Tally()).own(op)
-    return {key: tally.row(key, head=(heads or {}).get(key), handed_on=(handed_on or {}).get(key)) for key, tally in tallies.items()}
+    return {
+        key: tally.row(key, head=(heads or {}).get(key), handed_on=(handed_on or {}).get(key))
+        for key, tally in tallies.items()
+    }
 
 
 def _type(op: Op) -> str:
@@ -287,7 +306,9 @@ def _layers(graph: Graph) -> dict[str, Path]:
 
 
 def _handed_on(graph: Graph, layers: Mapping[str, Path]) -> dict[Path, Tensor]:
-    """By layer or module, the last value of its forward pass that is read outside, or is an output; else the last it makes."""
+    """By layer or module, the last value of its forward pass that is read outside, or is an output; else the last it
+    makes.
+    """
     handed: dict[Path, Tensor] = {}
     made: dict[Path, Tensor] = {}
     for op in graph.ops:

@@ -28,8 +28,8 @@ class Best(NamedTuple):
 def best_price(instant: Instant, room: int, start: float) -> Best:
     """The largest bound over prices.
 
-    Every cut is a line over the price, at or above the least cut everywhere; the next price is where the last line that keeps too
-    much meets the last that keeps too little.
+    Every cut is a line over the price, at or above the least cut everywhere; the next price is where the last line that
+    keeps too much meets the last that keeps too little.
 
     Args:
         start: the first price.
@@ -64,5 +64,7 @@ def best_price(instant: Instant, room: int, start: float) -> Best:
 
 
 def proven(cut: Cut, room: int) -> Fraction:
-    """What a cut proves, in units, where so many bytes are left for values that need not stay: exact, so that no rounding lifts it."""
+    """What a cut proves, in units, where so many bytes are left for values that need not stay: exact, so that no
+    rounding lifts it.
+    """
     return cut.value - Fraction(cut.price) * room

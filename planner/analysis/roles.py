@@ -9,13 +9,20 @@ from planner.graph import Graph
 from planner.lowering.step import Target, targets_of
 
 COMPONENTS: Final = (
-    "inputs", "parameters", "parameter_copies", "gradients", "optimizer_state", "master_weights", "activations", "activation_gradients",
+    "inputs", "parameters", "parameter_copies", "gradients", "optimizer_state", "master_weights", "activations",
+        "activation_gradients",
     "loss_tail", "workspace", "other",
 )  # fmt: skip
 _LOSS_OPS: Final = frozenset({"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss", "SoftmaxOutput"})
-_THROUGH: Final = frozenset({"Cast", "Reshape", "Flatten", "Identity", "Squeeze", "Unsqueeze", "Softmax", "LogSoftmax", "Log"})
+_THROUGH: Final = frozenset(
+    {"Cast", "Reshape", "Flatten", "Identity", "Squeeze", "Unsqueeze", "Softmax", "LogSoftmax", "Log"}
+)
 _SUMS: Final = frozenset({"Add", "Sum", "Cast", "Accumulate", "GradientBuffer"})
-_STEP_ROLES: Final = {"OptimizerState": "optimizer_state", "MasterWeights": "master_weights", "StepTemporary": "workspace"}
+_STEP_ROLES: Final = {
+    "OptimizerState": "optimizer_state",
+    "MasterWeights": "master_weights",
+    "StepTemporary": "workspace",
+}
 
 
 def roles(graph: Graph) -> dict[str, str]:
@@ -38,7 +45,9 @@ def roles(graph: Graph) -> dict[str, str]:
             elif root.op == "GradientBuffer" or t.name in gradients or name in gradients:
                 kind = "gradients"
             elif root.resident:
-                kind = {"input": "inputs", "parameter": "parameters"}.get(root.kind, "optimizer_state" if name in states else "other")
+                kind = {"input": "inputs", "parameter": "parameters"}.get(
+                    root.kind, "optimizer_state" if name in states else "other"
+                )
             elif t.name in tail:
                 kind = "loss_tail"
             elif op.phase == "backward":

@@ -1,7 +1,8 @@
 """What several instants prove together: the first runs of ops, each of which depends on the one before.
 
-An op made again between two of them, and again after the second, is paid for twice. What is live at an instant is split on, holder by
-holder, until the parts between instants fit together. `papers/decisions/0006-cut-certificate.md` has the argument.
+An op made again between two of them, and again after the second, is paid for twice. What is live at an instant is split
+on, holder by holder, until the parts between instants fit together. `papers/decisions/0006-cut-certificate.md` has the
+argument.
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ class Series:
         """From the first run of `rows[i]` to that of `rows[j]`, or to the end; None where nothing fits.
 
         Args:
-            facts: of all instants. Of those in between: what is forced there is forced, what is live there has to be at hand.
+            facts: of all instants. Of those in between: what is forced there is forced, what is live there has to be at
+                hand.
         """
         later = facts[j].live if j < len(self.rows) else NONE
         key = (i, j, *facts[i:j], later)
@@ -209,7 +211,8 @@ class Series:
         return best[0], self._split(facts, parts)
 
     def _split(self, facts: tuple[Facts, ...], parts: list[Choice]) -> tuple[int, int] | None:
-        """The largest holder that one part takes from an instant and the part before leaves none of, else one that a part halves.
+        """The largest holder that one part takes from an instant and the part before leaves none of, else one that a
+        part halves.
 
         None: the parts fit together, at the cost that is the sum of their bounds.
         """

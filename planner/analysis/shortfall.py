@@ -18,11 +18,13 @@ from planner.lowering.step import targets_of
 MOST_CHUNKS: Final = 2**20
 
 
-def shortfall(keep_all: Simulated, least: Simulated, *, allowed: int, reached_bytes: int, packing_bytes: int = 0) -> Shortfall:
+def shortfall(
+    keep_all: Simulated, least: Simulated, *, allowed: int, reached_bytes: int, packing_bytes: int = 0
+) -> Shortfall:
     """What no recomputation mends, and what would, for a budget that every plan found misses.
 
-    The optimizer step is blamed only where no plan found goes below it: one that updates early, or has gradients a second time,
-    might.
+    The optimizer step is blamed only where no plan found goes below it: one that updates early, or has gradients a
+    second time, might.
 
     Args:
         keep_all, least: the runs as they are and of least arena.
@@ -36,7 +38,11 @@ def shortfall(keep_all: Simulated, least: Simulated, *, allowed: int, reached_by
     held = keep_all.update_floor()
     if held is not None and nbytes < held[0] <= reached_bytes:
         phase, nbytes, op = "update", held[0], keep_all.order[held[1]]
-        parts = tuple((name, size) for name, size in keep_all.components_at(held[1]).items() if size and name not in MADE_OF_A_BATCH)
+        parts = tuple(
+            (name, size)
+            for name, size in keep_all.components_at(held[1]).items()
+            if size and name not in MADE_OF_A_BATCH
+        )
     tail = loss_tail(keep_all)
     remedies = list[Remedy]()
     if tail is not None:
@@ -51,24 +57,34 @@ def shortfall(keep_all: Simulated, least: Simulated, *, allowed: int, reached_by
     step = None if held is None or held[0] <= allowed else per_tensor_update(keep_all, allowed)
     remedies += [remedy for remedy in (step, smaller) if remedy is not None]
     return Shortfall(
-        phase, op, nbytes, parts, tuple(sorted(remedies, key=lambda remedy: not remedy.fits)),
+        phase,
+        op,
+        nbytes,
+        parts,
+        tuple(sorted(remedies, key=lambda remedy: not remedy.fits)),
         batch_helps=smaller is None or smaller.fits,
-    )  # fmt: skip
+    )
 
 
 def chunked_loss(tail: Tail, allowed: int) -> list[Remedy]:
-    """The fewest chunks, a power of two, in which the loss tail fits; the most there are, where none does; none of a single row."""
+    """The fewest chunks, a power of two, in which the loss tail fits; the most there are, where none does; none of a
+    single row.
+    """
     most = MOST_CHUNKS if tail.rows is None else min(tail.rows, MOST_CHUNKS)
     if most < 2:
         return []
     chunks = next((2**k for k in range(1, 21) if 2**k <= most and tail.chunked_bytes(2**k) <= allowed), most)
     peak = tail.chunked_bytes(chunks)
-    note = f"The loss tail (op {tail.op!r}) then holds 1/{chunks} of its rows at a time; recompute the rest within the budget."
+    note = (
+        f"The loss tail (op {tail.op!r}) then holds 1/{chunks} of its rows at a time; recompute the rest"
+        " within the budget."
+    )
     return [Remedy(f"Loss in {chunks} chunks", peak, peak <= allowed, note)]
 
 
 def per_tensor_update(work: Simulated, allowed: int) -> Remedy | None:
-    """One parameter's temporary at a time; None for a graph whose update never holds those of several parameters at once.
+    """One parameter's temporary at a time; None for a graph whose update never holds those of several parameters at
+    once.
 
     Of what is held for all parameters, the share of the largest stays.
     """
@@ -86,12 +102,16 @@ def per_tensor_update(work: Simulated, allowed: int) -> Remedy | None:
     others = (nbytes for nbytes, op in working_sets(graph, work.memory) if work.phase_of(op) != "update")
     floor = max(*others, *(work.update_floor(less=spared) or (0,))[:1])
     if floor <= allowed:
-        return Remedy("per-tensor update with recomputation", floor, True, "Activations must shrink too.", at_least=True)
+        return Remedy(
+            "per-tensor update with recomputation", floor, True, "Activations must shrink too.", at_least=True
+        )
     return Remedy("per-tensor update", floor, False, "Even without any activation.", at_least=True)
 
 
 def _temporaries(graph: Graph) -> frozenset[str]:
-    """Values that an op of the update makes for several parameters and no output, state or gradient is; ops with such workspace."""
+    """Values that an op of the update makes for several parameters and no output, state or gradient is; ops with such
+    workspace.
+    """
     targets = targets_of(graph)
     largest = max((graph.tensors[target.parameter].nbytes for target in targets), default=0)
     if len({target.parameter for target in targets}) < 2:
@@ -104,7 +124,11 @@ def _temporaries(graph: Graph) -> frozenset[str]:
             continue
         if op.workspace > largest and len(op.updates) > 1:
             found.add(op.name)
-        made = {t.name: t.nbytes for t in op.outputs if not t.output and t.name not in kept and graph.storage_root[t.name] == t.name}
+        made = {
+            t.name: t.nbytes
+            for t in op.outputs
+            if not t.output and t.name not in kept and graph.storage_root[t.name] == t.name
+        }
         read_in_update = all(phase[reader] == "update" for value in made for reader in graph.readers[value])
         if sum(made.values()) > largest and read_in_update:
             found.update(made)
@@ -112,7 +136,9 @@ def _temporaries(graph: Graph) -> frozenset[str]:
 
 
 def floor_of(works: Sequence[Simulated]) -> tuple[int, str, str | None]:
-    """(bytes, phase, op) that no recomputation goes below: the largest working set of the first, or an optimizer step of any."""
+    """(bytes, phase, op) that no recomputation goes below: the largest working set of the first, or an optimizer step
+    of any.
+    """
     bound = works[0].bound
     best: tuple[int, str, str | None] = (bound.nbytes, works[0].phase_of(bound.op), bound.op)
     for work in reversed(works):  # the first of equals
@@ -122,7 +148,9 @@ def floor_of(works: Sequence[Simulated]) -> tuple[int, str, str | None]:
     return best
 
 
-def smaller_batch(steps: Iterable[tuple[int, int]], allowed: int, *, batch: int | None = None, how: str = "as it is") -> Remedy | None:
+def smaller_batch(
+    steps: Iterable[tuple[int, int]], allowed: int, *, batch: int | None = None, how: str = "as it is"
+) -> Remedy | None:
     """The part of the batch that fits; None where all of it does.
 
     Args:
@@ -142,11 +170,15 @@ def smaller_batch(steps: Iterable[tuple[int, int]], allowed: int, *, batch: int 
         return Remedy(SMALLER_BATCH, allowed, True, f"{shown} of the batch would fit {how}.")
     if batch * parts < 1:
         return Remedy(SMALLER_BATCH, allowed, False, "Not even a batch of 1 would fit.")
-    return Remedy(SMALLER_BATCH, allowed, True, f"A batch of about {math.floor(batch * parts)}, not {batch}, would fit {how}.")
+    return Remedy(
+        SMALLER_BATCH, allowed, True, f"A batch of about {math.floor(batch * parts)}, not {batch}, would fit {how}."
+    )
 
 
 def _with_smaller_batch(work: Simulated, allowed: int) -> Remedy | None:
-    """As `smaller_batch`, for a training step run by one plan; None too for a graph that trains no parameter: it may have no batch."""
+    """As `smaller_batch`, for a training step run by one plan; None too for a graph that trains no parameter: it may
+    have no batch.
+    """
     graph = work.graph
     if not targets_of(graph):
         return None
@@ -162,9 +194,16 @@ def _with_smaller_batch(work: Simulated, allowed: int) -> Remedy | None:
     growing = work.bytes_by_step([grows(component, value) for component, value, *_ in work.stretches], 2)[1]
     if work.memory.scope == "total":
         residents = (t for op in graph.ops if op.resident for t in op.outputs)
-        growing = growing + sum(work.memory.round_up(t.nbytes) for t in residents if grows(work.component[t.name], t.name))
+        growing = growing + sum(
+            work.memory.round_up(t.nbytes) for t in residents if grows(work.component[t.name], t.name)
+        )
     fixed = work.timeline - growing
-    return smaller_batch(zip(work.timeline.tolist(), fixed.tolist(), strict=True), allowed, batch=batch, how="with the plan of least peak")
+    return smaller_batch(
+        zip(work.timeline.tolist(), fixed.tolist(), strict=True),
+        allowed,
+        batch=batch,
+        how="with the plan of least peak",
+    )
 
 
 def batch_of(graph: Graph) -> int | None:

@@ -1,4 +1,6 @@
-"""A training graph as a chain of stages: each reads the forward pass only through the cut before it, and has its own backward ops."""
+"""A training graph as a chain of stages: each reads the forward pass only through the cut before it, and has its own
+backward ops.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,18 @@ class Stages(NamedTuple):
     Args:
         ends: per cut, the op row of the candidate it was.
         first: per stage, the ops of its first run, in program order.
-        backward: per stage, the ops after the forward part that belong to it; what reads no forward value goes with what is before.
+        backward: per stage, the ops after the forward part that belong to it; what reads no forward value goes with
+            what is before.
         advance: per stage, the ops that make its cut from the cut before.
         every: those that make its cut and all that its backward ops read of it.
-        leaf: those that make what its backward ops read of it; [0] from nothing but the cut before, [1] with its cut live too.
+        leaf: those that make what its backward ops read of it; [0] from nothing but the cut before, [1] with its cut
+            live too.
         cut: per stage, the values of its cut.
         saved: per stage, the values inside it that its backward ops read.
         reads_before, reads_after: whether its backward ops read the cut before, and its own.
         free: [0] and [1] as in `leaf`: neither those ops nor the backward ops read the cut before.
-        dies [m]: when a value goes that is not made again when needed: in the first run of stage u (u), in the backward ops of stage
+        dies [m]: when a value goes that is not made again when needed: in the first run of stage u (u), in the backward
+        ops of stage
             u (2 L - u), never (4 L); -1 for the others.
     """
 
@@ -43,18 +48,21 @@ class Stages(NamedTuple):
     dies: Ints
 
 
-def chain_stages(arrays: Arrays, part: ForwardPart, *, apart: bool = True, without: Collection[int] = ()) -> Stages | None:
-    """The finest chain of stages whose cuts are candidates of the forward part, or None where that has fewer than two stages.
+def chain_stages(
+    arrays: Arrays, part: ForwardPart, *, apart: bool = True, without: Collection[int] = ()
+) -> Stages | None:
+    """The finest chain of stages whose cuts are candidates of the forward part, or None where that has fewer than two
+    stages.
 
-    Left out is a cut that no backward op reads where the stage after it has no backward ops and a cut that is no larger: to keep that
-    one instead takes no more bytes at any time and saves the way there.
+    Left out is a cut that no backward op reads where the stage after it has no backward ops and a cut that is no
+    larger: to keep that one instead takes no more bytes at any time and saves the way there.
 
-    A backward op that reads a cut and nothing inside a stage belongs to the stage before or after it, as the order of the backward ops
-    lets it. Stages are joined until every op reads of the forward pass only what its stage has.
+    A backward op that reads a cut and nothing inside a stage belongs to the stage before or after it, as the order of
+    the backward ops lets it. Stages are joined until every op reads of the forward pass only what its stage has.
 
     Args:
-        apart: such an op goes to the stage before, so that the cut may be gone while the stage after it is done; else to the stage after,
-            which leaves fewer choices and less to compute.
+        apart: such an op goes to the stage before, so that the cut may be gone while the stage after it is done; else
+            to the stage after, which leaves fewer choices and less to compute.
         without: `ends` of cuts not to make.
     """
     finder = _Finder(arrays, part, without, apart=apart)
@@ -73,7 +81,11 @@ class _Finder:
         self.later: Ints = np.flatnonzero(~part.origin & ~arrays.resident)
         forward = np.flatnonzero(part.origin)
         in_order = not len(self.later) or not len(forward) or forward[-1] < self.later[0]
-        ends = [p for p, members in zip(part.position.tolist(), part.members, strict=True) if self.again[list(members)].all()]
+        ends = [
+            p
+            for p, members in zip(part.position.tolist(), part.members, strict=True)
+            if self.again[list(members)].all()
+        ]
         self.ends: list[int] = [end for end in ends if end not in without] if in_order else []
         self.read_ptr: list[int] = arrays.read_ptr.tolist()
         self.reads: list[int] = arrays.read_value.tolist()
@@ -97,7 +109,9 @@ class _Finder:
         return False
 
     def _extended(self) -> list[int]:
-        """Last row of each stage but the last: ops that run once and come right after a cut, such as running statistics, are before it."""
+        """Last row of each stage but the last: ops that run once and come right after a cut, such as running
+        statistics, are before it.
+        """
         again = self.again.tolist()
         place = {row: k for k, row in enumerate(self.rows)}
         most = max(k for k, row in enumerate(self.rows) if again[row] or k == 0)
@@ -154,7 +168,9 @@ class _Finder:
 
     def _useless(self) -> set[int]:
         """Cuts that need not be candidates, whatever the budget."""
-        nbytes = [int(self.arrays.storage_bytes[list({self.root[v] for v in values})].sum()) for values in self.carried[:-1]]
+        nbytes = [
+            int(self.arrays.storage_bytes[list({self.root[v] for v in values})].sum()) for values in self.carried[:-1]
+        ]
         busy = set(self.of_later.values())
         useless: set[int] = set()
         following = len(nbytes) - 1
@@ -206,7 +222,9 @@ class _Finder:
         )
 
     def _remake(self, u: int, targets: set[int], live: set[int] | frozenset[int]) -> Ints:
-        """Ops of stage u, in program order, that run the target ops again from the cut before; those of `live` need not run."""
+        """Ops of stage u, in program order, that run the target ops again from the cut before; those of `live` need not
+        run.
+        """
         found = set(targets)
         stack = list(targets)
         while stack:
@@ -218,7 +236,10 @@ class _Finder:
         return np.array(sorted(found), dtype=np.int64)
 
     def _free(self, again: list[Ints], before: Flags) -> Flags:
-        reads = [any(self.unit[self.maker[v]] < u for op in rows.tolist() for v in self.read_by(op)) for u, rows in enumerate(again)]
+        reads = [
+            any(self.unit[self.maker[v]] < u for op in rows.tolist() for v in self.read_by(op))
+            for u, rows in enumerate(again)
+        ]
         return ~before & ~np.array(reads, dtype=np.bool_)
 
     def _dies(self, count: int) -> Ints:
@@ -231,7 +252,13 @@ class _Finder:
         for op in (*self.rows, *self.of_later):
             backward = op in self.of_later
             # What an op that runs again reads may be wanted as late as the backward ops of its stage.
-            when = 2 * count - self.of_later[op] if backward else 2 * count - self.unit[op] if self.again[op] else self.unit[op]
+            when = (
+                2 * count - self.of_later[op]
+                if backward
+                else 2 * count - self.unit[op]
+                if self.again[op]
+                else self.unit[op]
+            )
             for v in self.reads[self.read_ptr[op] : self.read_ptr[op + 1]]:
                 if dies[v] >= 0:
                     dies[v] = max(dies[v], when)

@@ -13,23 +13,46 @@ from planner.console import check_output, exit_code, print_json, print_lines, sa
 from planner.views.progress import spinner
 
 MEASURE_HELP = (
-    "Exit code: that of COMMAND, 128 + N if signal N ended it; 2 or 3 with an error line if it never started, or nothing could be saved. "
+    "Exit code: that of COMMAND, 128 + N if signal N ended it; 2 or 3 with an error line if it never started, or"
+    " nothing could be saved. "
     "A calibration is baseline + ratio x predicted peak. With --json the output of COMMAND goes to standard error."
 )
 
 
 @click.command(context_settings={"allow_interspersed_args": False}, epilog=MEASURE_HELP)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
-@click.option("--against", metavar="PLAN|GRAPH", help="A plan file, or GRAPH as for estimate: show its predicted peak too.")
-@click.option("--baseline", metavar="SIZE|FILE", help="What does not grow with the model: bytes, or a file of measure -o. [0]")
-@click.option("--kind", type=click.Choice(["host", "device"]), help="Memory held against the prediction. [device if PyTorch used one]")
-@click.option("--interval", type=click.FloatRange(0.01, 60), default=0.1, show_default=True, metavar="SECONDS", help="Between samples.")
+@click.option(
+    "--against", metavar="PLAN|GRAPH", help="A plan file, or GRAPH as for estimate: show its predicted peak too."
+)
+@click.option(
+    "--baseline", metavar="SIZE|FILE", help="What does not grow with the model: bytes, or a file of measure -o. [0]"
+)
+@click.option(
+    "--kind",
+    type=click.Choice(["host", "device"]),
+    help="Memory held against the prediction. [device if PyTorch used one]",
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.01, 60),
+    default=0.1,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between samples.",
+)
 @click.option("--alignment", metavar="BYTES", help="Of the prediction from a graph (512 for CUDA). [1]")
 @options_of(GRAPH[:2], STEP, GRAPH[3:], OUTPUT, JSON)
 def measure(
-    command: tuple[str, ...], against: str | None, baseline: str | None, kind: Any, interval: float,
-    output: str | None, force: bool, as_json: bool, **options: Any,
-) -> None:  # fmt: skip
+    command: tuple[str, ...],
+    against: str | None,
+    baseline: str | None,
+    kind: Any,
+    interval: float,
+    output: str | None,
+    force: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Run a training command, and measure what its processes and devices really take."""
     check_output(output, force=force)
     given = written(options)
@@ -41,7 +64,9 @@ def measure(
 
     baseline_bytes, its_kind = (0, None) if baseline is None else read_baseline(baseline)
     if its_kind is not None and kind not in (None, its_kind):
-        raise click.UsageError(f"--baseline {baseline!r} was measured on the {its_kind}, and --kind is {kind}; they must be the same")
+        raise click.UsageError(
+            f"--baseline {baseline!r} was measured on the {its_kind}, and --kind is {kind}; they must be the same"
+        )
     predicted = None
     if against is not None:
         with spinner("predicting the peak"):
@@ -61,7 +86,10 @@ def measure(
     else:
         print_lines(*view.as_lines(found, predicted, calibration, saved=saved))
     if found.exit_code:
-        say(f"the command ended with {found.signal or f'exit code {found.exit_code}'}{'; nothing was saved' if output else ''}")
+        say(
+            "the command ended with"
+            f" {found.signal or f'exit code {found.exit_code}'}{'; nothing was saved' if output else ''}"
+        )
     if problem is not None:
         say(str(problem))
     if found.exit_code or problem is not None:

@@ -22,15 +22,39 @@ if TYPE_CHECKING:
 
 @click.command(epilog=GRAPH_HELP)
 @click.argument("graph")
-@click.option("--batch", "batches", metavar="N,N,...", default="", help="Batch sizes, one row each, for zoo models and ONNX files.")
-@click.option("--fits", metavar="SIZE", help='"16GiB", or a device such as a100, h100, t4, rtx4090: say what fits, and what would help.')
-@click.option("--largest-batch", is_flag=True, help="Find the largest batch that fits; without --batch, show it. Needs --fits.")
-@click.option("--overhead", type=click.FloatRange(min=0), help="With --largest-batch: also with a plan that costs so much more, as 0.3.")
-@click.option("--calibration", metavar="FILE", help="Go by memory as `planner measure -o FILE` found it: baseline + ratio x peak.")
+@click.option(
+    "--batch",
+    "batches",
+    metavar="N,N,...",
+    default="",
+    help="Batch sizes, one row each, for zoo models and ONNX files.",
+)
+@click.option(
+    "--fits",
+    metavar="SIZE",
+    help='"16GiB", or a device such as a100, h100, t4, rtx4090: say what fits, and what would help.',
+)
+@click.option(
+    "--largest-batch", is_flag=True, help="Find the largest batch that fits; without --batch, show it. Needs --fits."
+)
+@click.option(
+    "--overhead",
+    type=click.FloatRange(min=0),
+    help="With --largest-batch: also with a plan that costs so much more, as 0.3.",
+)
+@click.option(
+    "--calibration", metavar="FILE", help="Go by memory as `planner measure -o FILE` found it: baseline + ratio x peak."
+)
 @click.option("--rule", type=click.Choice(["cs231n"]), help="Show this rule of thumb beside the simulation.")
 @options_of(STEP, GRAPH[1:2], GRAPH[3:], MEMORY, JSON)
 def estimate(
-    graph: str, batches: str, fits: str | None, largest_batch: bool, overhead: float | None, as_json: bool, **options: Any
+    graph: str,
+    batches: str,
+    fits: str | None,
+    largest_batch: bool,
+    overhead: float | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Simulate a training step: bytes by component and phase, and whether they fit."""
     if (largest_batch and fits is None) or (overhead is not None and not largest_batch):
@@ -55,7 +79,10 @@ def estimate(
     named.update(memory=memory, calibration=calibration)
     rows, most = [], dict[str, int]()
     if largest_batch:
-        for key, allowed in (("largest_batch", None), *((("largest_batch_planned", overhead),) if overhead is not None else ())):
+        for key, allowed in (
+            ("largest_batch", None),
+            *((("largest_batch_planned", overhead),) if overhead is not None else ()),
+        ):
             with spinner("trying batches"):
                 build = partial(_with_batch, graph, given)
                 most[key] = footprint.largest_batch(build, str(fits), overhead=allowed, **named)
@@ -68,7 +95,9 @@ def estimate(
     if as_json:
         from planner.views.footprint import as_object
 
-        print_json("planner-estimate", {"rows": [as_object(*row, device=fits) for row in rows], "overhead": overhead, **most})
+        print_json(
+            "planner-estimate", {"rows": [as_object(*row, device=fits) for row in rows], "overhead": overhead, **most}
+        )
     else:
         from planner.views.footprint import as_lines
 
@@ -81,13 +110,36 @@ def estimate(
 
 @click.command(epilog=GRAPH_HELP)
 @click.argument("graph")
-@click.option("--by", type=click.Choice(["module", "op", "layer"]), default="module", help="What a row is; layer: one op. [module]")
-@click.option("--depth", type=click.IntRange(min=1), help="Modules down to this many parts of a name. [as deep as --limit shows whole]")
-@click.option("--limit", type=click.IntRange(min=0), default=40, show_default=True, help="Rows at most, 0 for all; --json has all.")
-@click.option("--sort", type=click.Choice(["order", "bytes", "saved", "flops", "params"]), help="Largest first. [op types by bytes]")
-@click.option("--top", type=click.IntRange(min=0), default=10, show_default=True, help="List this many of the largest storages.")
+@click.option(
+    "--by",
+    type=click.Choice(["module", "op", "layer"]),
+    default="module",
+    help="What a row is; layer: one op. [module]",
+)
+@click.option(
+    "--depth",
+    type=click.IntRange(min=1),
+    help="Modules down to this many parts of a name. [as deep as --limit shows whole]",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=40,
+    show_default=True,
+    help="Rows at most, 0 for all; --json has all.",
+)
+@click.option(
+    "--sort",
+    type=click.Choice(["order", "bytes", "saved", "flops", "params"]),
+    help="Largest first. [op types by bytes]",
+)
+@click.option(
+    "--top", type=click.IntRange(min=0), default=10, show_default=True, help="List this many of the largest storages."
+)
 @options_of(GRAPH, MEMORY, JSON)
-def inspect(graph: str, by: str, depth: int | None, limit: int, sort: str | None, top: int, as_json: bool, **options: Any) -> None:
+def inspect(
+    graph: str, by: str, depth: int | None, limit: int, sort: str | None, top: int, as_json: bool, **options: Any
+) -> None:
     """Show what each module or op holds, and what its backward pass keeps alive."""
     if depth is not None and by != "module":
         raise click.UsageError(f"--depth is for --by module; --by {by} has no tree")
@@ -118,7 +170,14 @@ def zoo(model: str | None, output: str | None, force: bool, as_json: bool, **opt
 
     if model is None and as_json:
         rows = [
-            (name, entry.argument, entry.description, entry.options, entry.required, tuple(entry.typed_options.values()))
+            (
+                name,
+                entry.argument,
+                entry.description,
+                entry.options,
+                entry.required,
+                tuple(entry.typed_options.values()),
+            )
             for name, entry in MODELS.items()
         ]
         columns = ("name", "argument", "description", "options", "required", "types")
@@ -128,7 +187,9 @@ def zoo(model: str | None, output: str | None, force: bool, as_json: bool, **opt
         from planner.views.tables import print_models
 
         with printing():
-            print_models([(name, entry.argument, _option_list(entry), entry.description) for name, entry in MODELS.items()])
+            print_models(
+                [(name, entry.argument, _option_list(entry), entry.description) for name, entry in MODELS.items()]
+            )
         return
     if output is None:
         raise click.UsageError("name the file to write with -o FILE")
@@ -140,7 +201,12 @@ def zoo(model: str | None, output: str | None, force: bool, as_json: bool, **opt
     program = program_of(model, options)
     write_whole(output, program.to_json())
     if as_json:
-        facts = {"graph": program.name, "fingerprint": program.fingerprint, "ops": len(program.ops), "values": len(program.tensors)}
+        facts = {
+            "graph": program.name,
+            "fingerprint": program.fingerprint,
+            "ops": len(program.ops),
+            "values": len(program.tensors),
+        }
         print_json("planner-model", {**facts, "file": shown(output)})
     else:
         print_lines(f"Saved {program!r} to {output}")

@@ -15,24 +15,42 @@ from planner.units import format_bytes, parse_bytes
 from planner.views.progress import status
 
 _HELP = (
-    "BUFFERS: a CSV file with the columns id, lower, upper (a buffer is live from lower until before upper) and size in bytes, and if you "
-    "wish alignment and fixed_offset. It is written back with a column offset: to standard output, or to -o FILE. Exit code 4: nothing "
+    "BUFFERS: a CSV file with the columns id, lower, upper (a buffer is live from lower until before upper) and"
+    " size in bytes, and if you "
+    "wish alignment and fixed_offset. It is written back with a column offset: to standard output, or to -o"
+    " FILE. Exit code 4: nothing "
     "was found within the capacity; the last line is the least that was."
 )
 
 
 @click.command(epilog=_HELP)
 @click.argument("buffers")
-@click.option("--capacity", metavar="SIZE", help='Stop at the first arena within it, as "1MiB" or bytes. [the smallest arena]')
-@click.option("--reserved", multiple=True, metavar="OFFSET:SIZE", help="No buffer may lie there; part of the arena. May be repeated.")
-@click.option("--effort", type=click.FloatRange(min=0), default=4.0, show_default=True, help="Search work; 0: simple rules alone.")
+@click.option(
+    "--capacity", metavar="SIZE", help='Stop at the first arena within it, as "1MiB" or bytes. [the smallest arena]'
+)
+@click.option(
+    "--reserved",
+    multiple=True,
+    metavar="OFFSET:SIZE",
+    help="No buffer may lie there; part of the arena. May be repeated.",
+)
+@click.option(
+    "--effort", type=click.FloatRange(min=0), default=4.0, show_default=True, help="Search work; 0: simple rules alone."
+)
 @click.option("--time-limit", type=click.FloatRange(min=0), metavar="SECONDS", help="Return the best found by then.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @options_of(OUTPUT, JSON)
 def pack(
-    buffers: str, capacity: str | None, reserved: tuple[str, ...], effort: float, time_limit: float | None, seed: int,
-    output: str | None, force: bool, as_json: bool,
-) -> None:  # fmt: skip
+    buffers: str,
+    capacity: str | None,
+    reserved: tuple[str, ...],
+    effort: float,
+    time_limit: float | None,
+    seed: int,
+    output: str | None,
+    force: bool,
+    as_json: bool,
+) -> None:
     """Give every buffer of a table its place in the smallest arena."""
     for option, number in (("--effort", effort), ("--time-limit", time_limit)):
         if number is not None and not math.isfinite(number):
@@ -47,21 +65,32 @@ def pack(
     table = read_table(buffers, reserved=regions)
     deadline = None if time_limit is None else time.monotonic() + time_limit
     with status("packing") as tell:
-        progress = None if tell is None else lambda top, bound: tell(f"{format_bytes(top)}, none below {format_bytes(bound)}")
-        found = find_packing(table.intervals, capacity=capacity_bytes, effort=effort, seed=seed, deadline=deadline, progress=progress)
+        progress = (
+            None if tell is None else lambda top, bound: tell(f"{format_bytes(top)}, none below {format_bytes(bound)}")
+        )
+        found = find_packing(
+            table.intervals, capacity=capacity_bytes, effort=effort, seed=seed, deadline=deadline, progress=progress
+        )
     table.check(found)
     if capacity_bytes is not None and found.top_bytes > capacity_bytes:
         raise _too_small(capacity_bytes, found.top_bytes, found.bound_bytes, cut_short=found.cut_short)
     if output is not None:
         write_whole(output, table.to_csv(found).encode(errors="surrogateescape"))
-    facts = {"arena_bytes": found.top_bytes, "bound_bytes": found.bound_bytes, "capacity": capacity_bytes, "rule": found.rule}
+    facts = {
+        "arena_bytes": found.top_bytes,
+        "bound_bytes": found.bound_bytes,
+        "capacity": capacity_bytes,
+        "rule": found.rule,
+    }
     facts |= {"nodes": found.nodes, "cut_short": found.cut_short, "file": output and shown(output)}
     count = len(table.rows)
     if as_json:
         places: dict[str, Any] = dict(zip(map(shown, table.names), found.offset[:count].tolist(), strict=False))
         print_json("planner-packing", {**facts, "buffers": count, "offsets": places})
         return
-    known = "proven: no packing is smaller" if not found.gap_bytes else f"no packing goes below {found.bound_bytes} bytes"
+    known = (
+        "proven: no packing is smaller" if not found.gap_bytes else f"no packing goes below {found.bound_bytes} bytes"
+    )
     within = "" if capacity_bytes is None else f", within {capacity_bytes} bytes"
     cut = "; cut short" if found.cut_short else ""
     summary = f"{count:,} buffers in {format_bytes(found.top_bytes)} ({found.top_bytes} bytes){within}; {known}{cut}"
@@ -83,5 +112,9 @@ def _too_small(capacity: int, top: int, bound: int, *, cut_short: bool) -> error
     proven = capacity < bound
     late = " in time" if cut_short else ""
     why = f"no packing goes below {bound} bytes" if proven else f"none was found{late}; the proven bound is {bound}"
-    message = f"the buffers do not fit {format_bytes(capacity)} ({capacity} bytes): {why}. Least found, in bytes:\n{top}"
-    return errors.InfeasibleBudget(message, budget=capacity, minimum=top, peak_lower_bound=bound, proven=proven, binding_op=None)
+    message = (
+        f"the buffers do not fit {format_bytes(capacity)} ({capacity} bytes): {why}. Least found, in bytes:\n{top}"
+    )
+    return errors.InfeasibleBudget(
+        message, budget=capacity, minimum=top, peak_lower_bound=bound, proven=proven, binding_op=None
+    )

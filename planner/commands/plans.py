@@ -16,10 +16,15 @@ from planner.views.progress import progress_bar, search_progress, spinner
 
 @click.command(epilog=GRAPH_HELP)
 @click.argument("graph")
-@click.option("--budget", help='"7GB" (7e9), "7GiB" (7*2**30), bytes, "40%" or "0.4" of the keep-all peak, or "auto". [least peak]')
+@click.option(
+    "--budget",
+    help='"7GB" (7e9), "7GiB" (7*2**30), bytes, "40%" or "0.4" of the keep-all peak, or "auto". [least peak]',
+)
 @click.option("--strategy", default="auto", show_default=True, help=f"{STRATEGY_NAMES}.")
 @options_of(SEARCH, GRAPH, MEMORY, OUTPUT, JSON)
-def optimize(graph: str, budget: str | None, allocator: str, output: str | None, force: bool, as_json: bool, **options: Any) -> None:
+def optimize(
+    graph: str, budget: str | None, allocator: str, output: str | None, force: bool, as_json: bool, **options: Any
+) -> None:
     """Find the cheapest plan that fits a budget."""
     check_output(output, force=force)
     from planner.api import optimize as find_plan
@@ -29,30 +34,69 @@ def optimize(graph: str, budget: str | None, allocator: str, output: str | None,
         program = program_of(graph, options)
     with search_progress("planning") as progress:
         plan = find_plan(
-            program, budget, strategy=options["strategy"], allocator=None if allocator == "none" else allocator, memory=memory,
-            order=options["order"], save=options["save"], recompute=options["recompute"], effort=options["effort"],
-            time_limit=options["time_limit"], seed=options["seed"], progress=progress,
-        )  # fmt: skip
+            program,
+            budget,
+            strategy=options["strategy"],
+            allocator=None if allocator == "none" else allocator,
+            memory=memory,
+            order=options["order"],
+            save=options["save"],
+            recompute=options["recompute"],
+            effort=options["effort"],
+            time_limit=options["time_limit"],
+            seed=options["seed"],
+            progress=progress,
+        )
     if output is not None:
         plan.save(output)
     if as_json:
-        print_json("planner-report", {"report": plan.report, "overhead": plan.report.overhead, "plan_file": output and shown(output)})
+        print_json(
+            "planner-report",
+            {"report": plan.report, "overhead": plan.report.overhead, "plan_file": output and shown(output)},
+        )
     else:
-        saved = f"  Saved to {output}" if output else "  Save the plan with -o plan.json; planner verify plan.json checks it"
+        saved = (
+            f"  Saved to {output}"
+            if output
+            else "  Save the plan with -o plan.json; planner verify plan.json checks it"
+        )
         print_lines(str(plan.report), saved)
 
 
 @click.command(epilog=GRAPH_HELP)
 @click.argument("graph")
-@click.option("--budgets", default="16", show_default=True, help='How many, from least peak to keep-all; or a list: "4GB,5GB,40%".')
-@click.option("--strategies", default="auto", show_default=True, help=f'"all", or names with commas between: {STRATEGY_NAMES}.')
+@click.option(
+    "--budgets",
+    default="16",
+    show_default=True,
+    help='How many, from least peak to keep-all; or a list: "4GB,5GB,40%".',
+)
+@click.option(
+    "--strategies", default="auto", show_default=True, help=f'"all", or names with commas between: {STRATEGY_NAMES}.'
+)
 @click.option("--jobs", type=int, default=1, show_default=True, help="Processes; -1 takes every core.")
-@click.option("-o", "--output", "outputs", multiple=True, metavar="FILE", help="Write .csv, .json, .svg, .png or .pdf; may be repeated.")
-@click.option("--plans", metavar="FOLDER", help="Write the cheapest plan of each budget into this folder; made if it is missing.")
+@click.option(
+    "-o",
+    "--output",
+    "outputs",
+    multiple=True,
+    metavar="FILE",
+    help="Write .csv, .json, .svg, .png or .pdf; may be repeated.",
+)
+@click.option(
+    "--plans", metavar="FOLDER", help="Write the cheapest plan of each budget into this folder; made if it is missing."
+)
 @options_of(SEARCH, GRAPH, MEMORY, FORCE, JSON)
 def curve(
-    graph: str, budgets: str, strategies: str, jobs: int, outputs: tuple[str, ...], plans: str | None, as_json: bool, **options: Any
-) -> None:  # fmt: skip
+    graph: str,
+    budgets: str,
+    strategies: str,
+    jobs: int,
+    outputs: tuple[str, ...],
+    plans: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Find what memory costs: the cheapest plan at each of many budgets, and what none can cost less than."""
     for output in outputs:
         check_output(output, force=options["force"])
@@ -73,12 +117,20 @@ def curve(
         program = program_of(graph, options)
     with progress_bar("planning") as progress:
         found = find_curve(
-            program, int(listed[0]) if count else listed,
+            program,
+            int(listed[0]) if count else listed,
             strategies=strategy_names() if strategies == "all" else [name.strip() for name in strategies.split(",")],
-            allocator=None if options["allocator"] == "none" else options["allocator"], memory=memory, order=options["order"],
-            save=options["save"], recompute=options["recompute"], effort=options["effort"], time_limit=options["time_limit"],
-            seed=options["seed"], jobs=jobs, progress=progress,
-        )  # fmt: skip
+            allocator=None if options["allocator"] == "none" else options["allocator"],
+            memory=memory,
+            order=options["order"],
+            save=options["save"],
+            recompute=options["recompute"],
+            effort=options["effort"],
+            time_limit=options["time_limit"],
+            seed=options["seed"],
+            jobs=jobs,
+            progress=progress,
+        )
     for output in outputs:
         found.save(output)
     plan_files = () if plans is None else found.save_plans(plans)
@@ -97,12 +149,16 @@ def curve(
 
 
 def _check_folder(folder: str, *, force: bool) -> None:
-    """Refuse before the work a folder that could not be made or written after it, or whose files would lie among others."""
+    """Refuse before the work a folder that could not be made or written after it, or whose files would lie among
+    others.
+    """
     if os.path.isdir(folder) and os.listdir(folder) and not force:
         raise click.UsageError(f"{folder!r} is not empty; write into it with -f, or name another folder")
     place = folder if os.path.exists(folder) else os.path.dirname(os.path.abspath(folder))
     if not os.path.isdir(place) or not os.access(place, os.W_OK):
-        raise OutputError(f"cannot write into {folder!r}; name a folder that can be written, or one to be made in such a folder")
+        raise OutputError(
+            f"cannot write into {folder!r}; name a folder that can be written, or one to be made in such a folder"
+        )
 
 
 @click.command()
@@ -127,15 +183,27 @@ def simulate(plan: str, as_json: bool) -> None:
 @click.command(epilog=GRAPH_HELP)
 @click.argument("plan")
 @click.option("--graph", help="Refuse the plan unless it is of this graph.")
-@click.option("--execute", is_flag=True, help="Run it too, on real bytes in one arena; they must be those of a run without a plan.")
-@click.option("--scale", type=click.IntRange(min=1), help="Divide sizes by this to run them. [as little as keeps the arena below 256 MiB]")
+@click.option(
+    "--execute",
+    is_flag=True,
+    help="Run it too, on real bytes in one arena; they must be those of a run without a plan.",
+)
+@click.option(
+    "--scale",
+    type=click.IntRange(min=1),
+    help="Divide sizes by this to run them. [as little as keeps the arena below 256 MiB]",
+)
 @options_of(GRAPH, JSON)
 def verify(plan: str, graph: str | None, execute: bool, scale: int | None, as_json: bool, **options: Any) -> None:
     """Hold a plan to every number it claims: legal steps, no two buffers overlapping, peak, arena, cost and budget."""
     if scale is not None and not execute:
         raise click.UsageError("--scale is for --execute; give both")
     given = [name for name in ("batch", "optimizer", "device") if options[name] is not None]
-    given += ["dim"] * bool(options["dims"]) + ["inference"] * bool(options["inference"]) + ["option"] * bool(options["settings"])
+    given += (
+        ["dim"] * bool(options["dims"])
+        + ["inference"] * bool(options["inference"])
+        + ["option"] * bool(options["settings"])
+    )
     if given and graph is None:
         raise click.UsageError(f"--{given[0]} is for --graph; give both")
     from planner.plan import load
@@ -152,7 +220,9 @@ def verify(plan: str, graph: str | None, execute: bool, scale: int | None, as_js
     else:
         fits = "least peak" if loaded.budget is None else f"within the budget of {loaded.budget} bytes"
         steps = len(trace.timeline_bytes)
-        lines = [f"ok: {steps:,} steps legal, {buffers:,} buffers without overlap, arena + reserve {needed} bytes, {fits}"]
+        lines = [
+            f"ok: {steps:,} steps legal, {buffers:,} buffers without overlap, arena + reserve {needed} bytes, {fits}"
+        ]
         if executed is not None:
             sizes = "at full size" if executed.scale == 1 else f"sizes / {executed.scale}"
             arena = f"one arena of {executed.arena_bytes:,} bytes ({sizes})"

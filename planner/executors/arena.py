@@ -1,9 +1,10 @@
 """Runs any plan on real bytes in one numpy arena, and holds every byte to a plain run without a plan.
 
-The judge counts; this executor acts. Every op mixes the bytes of its inputs into those of its outputs, frees poison, in-place pairs,
-views and updates really alias, workspace is really overwritten. Where the bytes of a value differ from those of `reference`, the plan
-is wrong. It finds every buffer by its key in the `Allocation` and reads the memory rules for itself: it shares no code with the judge,
-the kernels and the packers, so that what they misunderstand together comes out as wrong bytes here.
+The judge counts; this executor acts. Every op mixes the bytes of its inputs into those of its outputs, frees poison,
+in-place pairs, views and updates really alias, workspace is really overwritten. Where the bytes of a value differ from
+those of `reference`, the plan is wrong. It finds every buffer by its key in the `Allocation` and reads the memory rules
+for itself: it shares no code with the judge, the kernels and the packers, so that what they misunderstand together
+comes out as wrong bytes here.
 
 Offsets of views count from the start of the storage. A value's window of its storage ends where the storage does.
 """
@@ -48,22 +49,32 @@ class Execution:
 
 
 def execute(
-    graph: Graph, schedule: Schedule, allocation: Allocation, *, scale: int = 1, expected: Mapping[str, Content] | None = None
+    graph: Graph,
+    schedule: Schedule,
+    allocation: Allocation,
+    *,
+    scale: int = 1,
+    expected: Mapping[str, Content] | None = None,
 ) -> Execution:
-    """Run a schedule in one arena at the allocation's offsets; every value made or read must be what a plain run makes it.
+    """Run a schedule in one arena at the allocation's offsets; every value made or read must be what a plain run makes
+    it.
 
-    An op damages the buffers of its new outputs and its workspace before it reads, so that one lying over a live input shows. Bytes
-    are all that is judged. What leaves no trace in them is left to `simulate`: order-only edges, ops without outputs that never run,
-    a name read after its free while another name holds its storage, alignment, the stated lifetimes of buffers, the budget.
+    An op damages the buffers of its new outputs and its workspace before it reads, so that one lying over a live input
+    shows. Bytes are all that is judged. What leaves no trace in them is left to `simulate`: order-only edges, ops
+    without outputs that never run, a name read after its free while another name holds its storage, alignment, the
+    stated lifetimes of buffers, the budget.
 
     Args:
-        scale: sizes are divided by it and rounded up, no byte becomes none. Addresses keep their order, and any two buffers of which
-            one byte overlaps still overlap, so a scaled run finds every wrong step and wrong offset that a full one finds (either may
-            miss bytes that happen to be equal: one chance in 256 for each). It is blind to what is finer than `scale` bytes inside
+        scale: sizes are divided by it and rounded up, no byte becomes none. Addresses keep their order, and any two
+            buffers of which one byte overlaps still overlap, so a scaled run finds every wrong step and wrong offset
+            that a full one finds (either may
+            miss bytes that happen to be equal: one chance in 256 for each). It is blind to what is finer than `scale`
+                bytes inside
             a storage: a view's offset off by less may fall on the same byte.
         expected: `reference(graph, scale=scale)`, to run many plans of a graph.
     Raises:
-        VerificationError: names the value whose bytes differ, who found it, and the step that damaged it; or a missing buffer.
+        VerificationError: names the value whose bytes differ, who found it, and the step that damaged it; or a missing
+            buffer.
         GraphError: as `reference`.
         PlannerError: a scale below 1.
 
@@ -101,12 +112,15 @@ class _Difference(Exception):
 class _Machine:
     """One arena, and what lies where in it."""
 
-    def __init__(self, graph: Graph, schedule: Schedule, allocation: Allocation, scale: int, expected: Mapping[str, Content]) -> None:
+    def __init__(
+        self, graph: Graph, schedule: Schedule, allocation: Allocation, scale: int, expected: Mapping[str, Content]
+    ) -> None:
         self.graph, self.schedule, self.expected = graph, schedule, expected
         self.layout = Layout(graph, allocation, scale)
         self.mixer = Mixer(max((tensor.nbytes for tensor in graph.tensors.values()), default=0), scale)
         self.arena: Bytes = np.full(self.layout.arena_bytes, 0xCD, dtype=np.uint8)
-        self.noise: Bytes = random_words(2**13).view(np.uint8) | np.uint8(1)  # odd: changes every byte that it is laid over
+        # odd: changes every byte that it is laid over
+        self.noise: Bytes = random_words(2**13).view(np.uint8) | np.uint8(1)
         self.spoils = self.checks = 0
         self.located: dict[str, Instance] = {}
         self.runs: dict[str, int] = {}
@@ -164,7 +178,8 @@ class _Machine:
                 instance.storage.names.add(instance.value)
         passing = {op.outputs[o].name for _, o, _ in op.view} & (freed | kept)
         for instance in made:
-            if instance.value not in passing or instance.storage not in taken.values():  # else its storage is taken over already
+            # else its storage is taken over already
+            if instance.value not in passing or instance.storage not in taken.values():
                 self._check(instance, index, "makes")
         for storage in (*own.values(), *(inputs[i].storage for i, _ in op.updates)):
             self._release(storage)
@@ -172,7 +187,9 @@ class _Machine:
     def _targets(
         self, op: Op, run: int, inputs: list[Instance], kept: set[str], pairs: dict[int, int]
     ) -> tuple[dict[int, Storage], dict[int, Storage]]:
-        """Where outputs go that are neither views nor updates: to buffers of their own, or to storages they take over."""
+        """Where outputs go that are neither views nor updates: to buffers of their own, or to storages they take
+        over.
+        """
         own: dict[int, Storage] = {}
         taken: dict[int, Storage] = {}
         aliased = {o for _, o, *_ in (*op.updates, *op.view)}
@@ -184,10 +201,14 @@ class _Machine:
                 own[o] = storage
                 continue
             # no rule makes the others happen, but whoever left out the buffer meant one of them: the bytes will tell
-            unlawful = (i for i, out, _ in op.inplace if out == o and inputs[i].storage.size == self.mixer.size(tensor.nbytes))
+            unlawful = (
+                i for i, out, _ in op.inplace if out == o and inputs[i].storage.size == self.mixer.size(tensor.nbytes)
+            )
             i = pairs.get(o, next(unlawful, None))
             if tensor.name in kept or i is None:
-                raise VerificationError(f"{tensor.name!r}, execution {run}, has no buffer, and no in-place input to lie on")
+                raise VerificationError(
+                    f"{tensor.name!r}, execution {run}, has no buffer, and no in-place input to lie on"
+                )
             taken[o] = inputs[i].storage
         return own, taken
 
@@ -232,7 +253,9 @@ class _Machine:
             for tensor in op.outputs if op.resident else ():
                 value = newest[tensor.name]
                 if value not in self.located:
-                    raise VerificationError(f"at the end: nothing has made {value!r}, the newest version of {tensor.name!r}")
+                    raise VerificationError(
+                        f"at the end: nothing has made {value!r}, the newest version of {tensor.name!r}"
+                    )
                 self._check(self.located[value], None, "ends with")
 
     def _located(self, index: int, op: Op, value: str) -> Instance:

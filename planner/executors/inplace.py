@@ -1,6 +1,7 @@
 """Which outputs take over the storage of an input: rule 10 of the memory rules, read for itself.
 
-No code is shared with the judge, the kernels and the packers: what they misunderstand together comes out as wrong bytes.
+No code is shared with the judge, the kernels and the packers: what they misunderstand together comes out as wrong
+bytes.
 """
 
 from __future__ import annotations

@@ -38,7 +38,9 @@ class Instance(NamedTuple):
 
 
 class Layout:
-    """Scaled addresses: the gap between two neighbouring ends of buffers is divided and rounded up, so that none closes."""
+    """Scaled addresses: the gap between two neighbouring ends of buffers is divided and rounded up, so that none
+    closes.
+    """
 
     def __init__(self, graph: Graph, allocation: Allocation, scale: int) -> None:
         self.scale = scale
@@ -55,9 +57,17 @@ class Layout:
         for buffer in allocation.buffers:
             nbytes = _needed_bytes(graph, buffer)
             if buffer.offset < 0 or base + buffer.offset + nbytes > top:
-                raise VerificationError(f"buffer of {buffer.value!r}, execution {buffer.execution}, lies outside the arena")
+                raise VerificationError(
+                    f"buffer of {buffer.value!r}, execution {buffer.execution}, lies outside the arena"
+                )
             self._spans[buffer.value, buffer.execution, buffer.workspace] = base + buffer.offset, nbytes
-        points = sorted({0, *(start for start, _ in self._spans.values()), *(start + nbytes for start, nbytes in self._spans.values())})
+        points = sorted(
+            {
+                0,
+                *(start for start, _ in self._spans.values()),
+                *(start + nbytes for start, nbytes in self._spans.values()),
+            }
+        )
         self._places = {0: 0}
         for before, point in pairwise(points):
             self._places[point] = self._places[before] - (before - point) // scale
@@ -92,7 +102,11 @@ def automatic_scale(graph: Graph, allocation: Allocation, *, limit_bytes: int = 
     arrays = 0
     for op in graph.ops:
         viewed = {o for _, o, _ in op.view}
-        arrays += sum(graph.tensors[graph.storage_root[tensor.name]].nbytes for o, tensor in enumerate(op.outputs) if o not in viewed)
+        arrays += sum(
+            graph.tensors[graph.storage_root[tensor.name]].nbytes
+            for o, tensor in enumerate(op.outputs)
+            if o not in viewed
+        )
     scale = 1
     while max(arena, arrays) > scale * limit_bytes:
         scale *= 2

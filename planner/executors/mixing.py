@@ -1,4 +1,6 @@
-"""What an op computes: outputs whose every byte depends on every byte of the inputs; and how large they are once scaled."""
+"""What an op computes: outputs whose every byte depends on every byte of the inputs; and how large they are once
+scaled.
+"""
 
 from __future__ import annotations
 
@@ -70,6 +72,12 @@ def random_words(count: int) -> Words:
 
 
 def identical(graph: Graph, op: Op, o: int) -> list[int]:
-    """Input positions whose storage the output equals byte for byte: identity pairs of equal size, which may alias while both live."""
+    """Input positions whose storage the output equals byte for byte: identity pairs of equal size, which may alias
+    while both live.
+    """
     nbytes = op.outputs[o].nbytes
-    return [i for i, out, same in op.inplace if same and out == o and graph.tensors[graph.storage_root[op.reads[i]]].nbytes == nbytes]
+    return [
+        i
+        for i, out, same in op.inplace
+        if same and out == o and graph.tensors[graph.storage_root[op.reads[i]]].nbytes == nbytes
+    ]

@@ -32,8 +32,8 @@ class Content(NamedTuple):
 def reference(graph: Graph, *, scale: int = 1) -> dict[str, Content]:
     """Every value by a plain run without a plan: program order, a fresh array for whatever is made, nothing freed.
 
-    A view is a window of its input's storage. An update copies the storage and writes its window in the copy: the older names keep
-    what they held, and nobody reads them again.
+    A view is a window of its input's storage. An update copies the storage and writes its window in the copy: the older
+    names keep what they held, and nobody reads them again.
 
     Raises:
         GraphError: an output is declared identical to inputs that differ.
@@ -63,7 +63,9 @@ def reference(graph: Graph, *, scale: int = 1) -> dict[str, Content]:
                 continue
             same = [read[i].storage for i in identical(graph, op, o)]
             if any(not np.array_equal(other, same[0]) for other in same[1:]):
-                raise GraphError(f"op {op.name!r}: identity in-place pairs say that {tensor.name!r} equals inputs that differ")
+                raise GraphError(
+                    f"op {op.name!r}: identity in-place pairs say that {tensor.name!r} equals inputs that differ"
+                )
             fresh = same[0].copy() if same else mixer.mixed(op, o, mixer.size(tensor.nbytes), digests)
             contents[tensor.name] = Content(fresh, 0, len(fresh))
     for content in contents.values():

@@ -1,8 +1,10 @@
 """Compiled kernels: arrays in, arrays out, int64 bytes and float64 cost; the caller allocates.
 
-`kernel` is the one decorator. A kernel may call kernels of other files: the compiled code is kept on disk with a stamp of all sources
-of this package, so an edit of any of them compiles all of them anew. Each is compiled for one signature, when first called: whole
-numbers and truth values that one kernel hands another are written np.int64(1) and np.bool_(True), as each literal has a type of its own.
+`kernel` is the one decorator. A kernel may call kernels of other files: the compiled code is kept on disk with a stamp
+of all sources
+of this package, so an edit of any of them compiles all of them anew. Each is compiled for one signature, when first
+called: whole numbers and truth values that one kernel hands another are written np.int64(1) and np.bool_(True), as each
+literal has a type of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ def kernel(function: Function) -> Function:
     Raises:
         KernelCacheError: no folder for compiled kernels can be written.
     """
-    options: dict[str, Any] = {"nogil": True, "no_cfunc_wrapper": True}  # nobody calls a kernel from C; numba's types know no such option
+    # nobody calls a kernel from C; numba's types know no such option
+    options: dict[str, Any] = {"nogil": True, "no_cfunc_wrapper": True}
     compiled: Any = njit(**options)(function)
     try:
         compiled._cache = _cache_of(function)  # what `cache=True` does, with a stamp of our own
@@ -42,7 +45,9 @@ def kernel(function: Function) -> Function:
 
 
 def _cache_of(function: Callable[..., Any]) -> Any:
-    """Numba's cache on disk of a function. Left alone, it looks for edits in the file of the function, not in those of what it calls."""
+    """Numba's cache on disk of a function. Left alone, it looks for edits in the file of the function, not in those of
+    what it calls.
+    """
     cache = _numba.FunctionCache(function)
     stamp = (cache._impl.locator.get_source_stamp(), _SOURCES)
     cache._cache_file = _numba.IndexDataCacheFile(cache.cache_path, cache._impl.filename_base, stamp)
@@ -77,7 +82,9 @@ def _check_cache_folder() -> None:
     except OSError:
         usable = False
     if not usable:
-        raise KernelCacheError(f"kernel cache {folder!r} (NUMBA_CACHE_DIR) cannot be written; name a folder that can be, or unset it")
+        raise KernelCacheError(
+            f"kernel cache {folder!r} (NUMBA_CACHE_DIR) cannot be written; name a folder that can be, or unset it"
+        )
 
 
 _check_cache_folder()

@@ -1,8 +1,9 @@
-"""The original's memory planner: use counts, whole blocks from a free list, and colours. `g` is `analysis.encode.Arrays`.
+"""The original's memory planner: use counts, whole blocks from a free list, and colours. `g` is
+`analysis.encode.Arrays`.
 
-Each Compute makes one row for each of its outputs, in order: the outputs of step s are rows row_ptr[s] .. row_ptr[s+1]. Resident values
-have rows too, R + v, where R = row_ptr[L]. `papers/memory-model.md` says what a storage is; the rules of the original are in
-`planner.packing.nnvm`.
+Each Compute makes one row for each of its outputs, in order: the outputs of step s are rows row_ptr[s] .. row_ptr[s+1].
+Resident values have rows too, R + v, where R = row_ptr[L]. `papers/memory-model.md` says what a storage is; the rules
+of the original are in `planner.packing.nnvm`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,16 @@ _LARGEST: Final = 2**63 - 1
 
 @kernel
 def count_uses(
-    g: Any, sequence: Any, free_ptr: Any, freed: Any, row_ptr: Any, execution: Any, read_row: Any, kept: Any, uses: Any, free_row: Any
+    g: Any,
+    sequence: Any,
+    free_ptr: Any,
+    freed: Any,
+    row_ptr: Any,
+    execution: Any,
+    read_row: Any,
+    kept: Any,
+    uses: Any,
+    free_row: Any,
 ) -> int:
     """Who reads which instance, and how often.
 
@@ -105,7 +115,8 @@ def count_uses(
 
 @kernel
 def colour_paths(g: Any, sequence: Any, row_ptr: Any, read_row: Any, colours: int, colour: Any) -> int:
-    """Give the steps of the longest path without a colour one of its own, `colours` - 1 times; the rest gets the last colour.
+    """Give the steps of the longest path without a colour one of its own, `colours` - 1 times; the rest gets the last
+    colour.
 
     Args:
         sequence [L], row_ptr [L+1], read_row: as `count_uses` has them.
@@ -178,7 +189,9 @@ def _fewer(nbytes: int, free_bytes: Any, free_count: int) -> int:
 
 
 @kernel
-def _find(size: int, colour: int, match_range: int, free_bytes: Any, free_block: Any, free_count: int, block_colour: Any) -> int:
+def _find(
+    size: int, colour: int, match_range: int, free_bytes: Any, free_block: Any, free_count: int, block_colour: Any
+) -> int:
     """Place in the free list of the block to reuse, or -1."""
     if match_range == 0:
         return -1
@@ -211,7 +224,17 @@ def _give_back(block: int, block_bytes: Any, free_bytes: Any, free_block: Any, f
 
 @kernel
 def _lawful(
-    g: Any, op: int, pair: int, first_read: int, read_row: Any, storage: Any, count: int, use: int, free_row: Any, start: int, stop: int
+    g: Any,
+    op: int,
+    pair: int,
+    first_read: int,
+    read_row: Any,
+    storage: Any,
+    count: int,
+    use: int,
+    free_row: Any,
+    start: int,
+    stop: int,
 ) -> bool:
     """The part of rule 10 that looks at all reads of the op and at the frees right after it."""
     slot = storage[read_row[first_read + g.pair_in[pair]]]
@@ -257,12 +280,12 @@ def share(
     """One pass in execution order with a use count for every storage.
 
     Args:
-        sequence [L], free_ptr [L+1], row_ptr, read_row, kept, uses, free_row: a schedule, and what `count_uses` says of it.
-        colour [L]: a block serves only steps of the colour of the step that released it.
+        sequence [L], free_ptr [L+1], row_ptr, read_row, kept, uses, free_row: a schedule, and what `count_uses` says of
+        it. colour [L]: a block serves only steps of the colour of the step that released it.
         workspace_bytes [n]: of each op, rounded up to the alignment.
         match_range: how many times larger or smaller than the request a free block may be; 0 never shares.
-        storage [R+m]: result, the row whose making allocated the storage under a row; -1: on a resident, or a view not made anew.
-        block [R+L]: result, block of each such row, then of each step's workspace; -1: no bytes.
+        storage [R+m]: result, the row whose making allocated the storage under a row; -1: on a resident, or a view not
+        made anew. block [R+L]: result, block of each such row, then of each step's workspace; -1: no bytes.
         end [R]: result, step after the last of each storage.
         block_bytes [R+L]: result.
     Returns:
@@ -284,7 +307,8 @@ def share(
     storage[:] = -1
     block[:] = -1
     end[:] = -1
-    free_count = first_read = row_ptr[0]  # 0, but not as a literal: those have a type of their own, and helpers a second signature
+    # 0, but not as a literal: those have a type of their own, and helpers a second signature
+    free_count = first_read = row_ptr[0]
     blocks = 0
     pairs = 0
     for step in range(steps):
@@ -316,7 +340,19 @@ def share(
                 continue
             if taken[slot] == step or raw[slot] != g.raw_bytes[v]:
                 continue
-            if _lawful(g, op, pair, first_read, read_row, storage, count[slot], uses[row], free_row, free_ptr[step], free_ptr[step + 1]):
+            if _lawful(
+                g,
+                op,
+                pair,
+                first_read,
+                read_row,
+                storage,
+                count[slot],
+                uses[row],
+                free_row,
+                free_ptr[step],
+                free_ptr[step + 1],
+            ):
                 settled[row] = True
                 taken[slot] = step
                 if uses[row] > 0 and (count[slot] == 1 or g.pair_identity[pair]):
@@ -362,7 +398,8 @@ def share(
                 free_count -= 1
             block[rows + step if k < 0 else first_row + k] = chosen
         frees = free_ptr[step + 1] - free_ptr[step]
-        for turn in range(reads + last_row - first_row + frees):  # inputs in order, then outputs, then what is freed later than read
+        # inputs in order, then outputs, then what is freed later than read
+        for turn in range(reads + last_row - first_row + frees):
             spent = 1
             if turn < reads:
                 slot = storage[read_row[first_read + turn]]

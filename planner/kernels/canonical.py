@@ -14,26 +14,45 @@ EXHAUSTED: Final = 2
 PAUSED: Final = 3
 CROWDED: Final = 4
 
-#: Entries of `state`: depth, head and length of the agenda, length of the first two trails, nodes, work, if it has begun, and length of
-#: the third trail.
+#: Entries of `state`: depth, head and length of the agenda, length of the first two trails, nodes, work, if it has
+#: begun, and length of the third trail.
 STATE: Final = 9
 
-#: Columns of a frame: slice of members, slice of sections, offset and buffer last tried, chosen buffer, whether it had a neighbour above,
-#: parent frame, agenda head and length, and lengths of the trails when it was made.
+#: Columns of a frame: slice of members, slice of sections, offset and buffer last tried, chosen buffer, whether it had
+#: a neighbour above, parent frame, agenda head and length, and lengths of the trails when it was made.
 FRAME: Final = 14
 
-#: Columns of the agenda: slices of members and sections, offset and buffer (or -1) to go on from, parent frame, next entry, and units to
-#: spare.
+#: Columns of the agenda: slices of members and sections, offset and buffer (or -1) to go on from, parent frame, next
+#: entry, and units to spare.
 AGENDA: Final = 9
 
 
 @kernel
 def _divide(
-    begin: int, end: int, start: int, stop: int, offset: int, tried: int, depth: int, first: Any, last: Any,
-    by_load: bool, capacity: int, load: Any, member: Any, floor: Any, left: Any, crossing: Any, agenda: Any, entries: int, head: int,
-    loaded: Any, loads: int,
-) -> tuple[int, int, int]:  # fmt: skip
-    """Put the components of what is left in a slice of members on the agenda, the fullest first; arguments as in `descend`.
+    begin: int,
+    end: int,
+    start: int,
+    stop: int,
+    offset: int,
+    tried: int,
+    depth: int,
+    first: Any,
+    last: Any,
+    by_load: bool,
+    capacity: int,
+    load: Any,
+    member: Any,
+    floor: Any,
+    left: Any,
+    crossing: Any,
+    agenda: Any,
+    entries: int,
+    head: int,
+    loaded: Any,
+    loads: int,
+) -> tuple[int, int, int]:
+    """Put the components of what is left in a slice of members on the agenda, the fullest first; arguments as in
+    `descend`.
 
     Returns:
         length and head of the agenda, and length of the trail of loads.
@@ -92,27 +111,51 @@ def _divide(
 
 @kernel
 def descend(
-    size: Any, alignment: Any, fixed: Any, first: Any, last: Any, base: Any, by_load: bool, capacity: int, work_limit: int,
-    load: Any, minimum: Any, placed: Any, member: Any, floor: Any, fresh: Any, left: Any, crossing: Any, raised: Any, lifted: Any,
-    loaded: Any, frame: Any, agenda: Any, state: Any,
-) -> int:  # fmt: skip
+    size: Any,
+    alignment: Any,
+    fixed: Any,
+    first: Any,
+    last: Any,
+    base: Any,
+    by_load: bool,
+    capacity: int,
+    work_limit: int,
+    load: Any,
+    minimum: Any,
+    placed: Any,
+    member: Any,
+    floor: Any,
+    fresh: Any,
+    left: Any,
+    crossing: Any,
+    raised: Any,
+    lifted: Any,
+    loaded: Any,
+    frame: Any,
+    agenda: Any,
+    state: Any,
+) -> int:
     """Place buffers bottom up, each on top of a neighbour, never lower than the one before.
 
-    Every packing can be pushed down until each buffer rests on another or on the ground, so these are enough. Where no buffer
-    crosses a section boundary any more, both sides are searched one after the other, and the failure of one is that of both.
+    Every packing can be pushed down until each buffer rests on another or on the ground, so these are enough. Where no
+    buffer crosses a section boundary any more, both sides are searched one after the other, and the failure of one is
+    that of both.
 
     Args:
         size [m], alignment [m], fixed [m]: in one unit; `fixed` is -1 where free.
         first [m], last [m]: sections, half-open, none empty.
-        base [m], by_load: ties are broken by this permutation; `by_load`: by the load of a buffer's busiest section before that.
+        base [m], by_load: ties are broken by this permutation; `by_load`: by the load of a buffer's busiest section
+        before that.
         capacity: units.
         work_limit: rows of buffers and sections looked at, all calls together, after which it pauses.
-        load [m], minimum [m], placed [m], member [m]: scratch: of the busiest section, the offset a buffer cannot go below, its offset or
+        load [m], minimum [m], placed [m], member [m]: scratch: of the busiest section, the offset a buffer cannot go
+        below, its offset or
             -1, and buffers by component; in the end `placed` is the packing.
-        floor [s], fresh [s], left [s], crossing [s + 1]: scratch: lowest unit that is free, its next value, units not yet placed, and
+        floor [s], fresh [s], left [s], crossing [s + 1]: scratch: lowest unit that is free, its next value, units not
+        yet placed, and
             buffers not yet placed that cross each boundary.
-        raised [., 2], lifted [., 2], loaded [., 2]: trails of `minimum`, `floor` and `load`, of at least 2 (m + s) rows.
-        frame [m + 2, FRAME], agenda [2 m + s + 2, AGENDA]: stacks.
+        raised [., 2], lifted [., 2], loaded [., 2]: trails of `minimum`, `floor` and `load`, of at least 2 (m + s)
+        rows. frame [m + 2, FRAME], agenda [2 m + s + 2, AGENDA]: stacks.
         state [STATE]: all zero at the first call.
     Returns:
         PACKED, EXHAUSTED (proven: there is no packing), PAUSED, or CROWDED: a trail needs more rows.
@@ -149,14 +192,40 @@ def descend(
     lifts = state[4]
     loads = state[8]
     # First the whole. These are no literals: those have types of their own, and `_divide` would be compiled for each.
-    begin, end, start, stop, offset, chosen = np.int64(0), np.int64(m), np.int64(0), np.int64(sections), np.int64(0), np.int64(-1)
+    begin, end, start, stop, offset, chosen = (
+        np.int64(0),
+        np.int64(m),
+        np.int64(0),
+        np.int64(sections),
+        np.int64(0),
+        np.int64(-1),
+    )
     opening = depth < 0  # the next component is taken from the agenda
     while True:
         if dividing:
             entries, head, loads = _divide(
-                begin, end, start, stop, offset, chosen, depth, first, last, by_load, capacity, load, member, floor, left, crossing,
-                agenda, entries, head, loaded, loads,
-            )  # fmt: skip
+                begin,
+                end,
+                start,
+                stop,
+                offset,
+                chosen,
+                depth,
+                first,
+                last,
+                by_load,
+                capacity,
+                load,
+                member,
+                floor,
+                left,
+                crossing,
+                agenda,
+                entries,
+                head,
+                loaded,
+                loads,
+            )
             dividing = False
             opening = True
         if opening:
@@ -185,7 +254,8 @@ def descend(
             state[4] = lifts
             state[8] = loads
             return PAUSED if room >= m + sections else CROWDED
-        # The next buffer to try here: the lowest after the last, of those the busiest; none above the lowest end any buffer could have.
+        # The next buffer to try here: the lowest after the last, of those the busiest; none above the lowest end any
+        # buffer could have.
         begin = frame[depth, 0]
         end = frame[depth, 1]
         start = frame[depth, 2]
@@ -204,7 +274,12 @@ def descend(
                 continue
             if low == offset and (load[i] < load[chosen] or (load[i] == load[chosen] and base[i] > base[chosen])):
                 continue
-            if low > tried_offset or tried < 0 or load[i] < load[tried] or (load[i] == load[tried] and base[i] > base[tried]):
+            if (
+                low > tried_offset
+                or tried < 0
+                or load[i] < load[tried]
+                or (load[i] == load[tried] and base[i] > base[tried])
+            ):
                 chosen = i
                 offset = low
         state[6] += end - begin
@@ -290,8 +365,8 @@ def descend(
                     state[6] += end - begin + 1
                     dividing = True
                     continue
-        # Where the placement did not hold, it goes. Where none is left to try, everything since the choice that made this component goes;
-        # where that one had no neighbour above, it changed nothing here.
+        # Where the placement did not hold, it goes. Where none is left to try, everything since the choice that made
+        # this component goes; where that one had no neighbour above, it changed nothing here.
         undone = failed or placed[chosen] >= 0
         while undone:
             newest = depth

@@ -1,7 +1,9 @@
 """Chains of stages: frees of single actions, and cost against headroom for every stretch of a chain.
 
-Headroom is the bytes between what is live when a stretch begins and the budget. A front is the extra cost of a stretch as a falling
-step function of headroom: points of rising headroom and falling cost, in a pool that all stretches share. `g` is `analysis.encode.Arrays`.
+Headroom is the bytes between what is live when a stretch begins and the budget. A front is the extra cost of a stretch
+as a falling
+step function of headroom: points of rising headroom and falling cost, in a pool that all stretches share. `g` is
+`analysis.encode.Arrays`.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ import numpy as np
 
 from planner.kernels import kernel
 
-#: Columns of the stage table. Rises are bytes above what is live when an action starts, deltas what it leaves; *_KEPT: the cut before
-#: the stage outlives the action, *_GONE: it does not, if nobody in the stage needs it. OUT: the cut after the stage is live already.
+#: Columns of the stage table. Rises are bytes above what is live when an action starts, deltas what it leaves; *_KEPT:
+#: the cut before the stage outlives the action, *_GONE: it does not, if nobody in the stage needs it. OUT: the cut
+#: after the stage is live already.
 CUT_BEFORE: Final = 0  # bytes of the cut before the stage
 CUT_AFTER: Final = 1
 READS_AFTER: Final = 2  # its backward ops read the cut after it
@@ -54,9 +57,19 @@ LEAF_OUT_COST: Final = 3
 
 @kernel
 def action_frees(
-    g: Any, sequence: Any, bounds: Any, level: Any, dies: Any, keep_ptr: Any, keep: Any, needed: Any, free_ptr: Any, freed: Any
+    g: Any,
+    sequence: Any,
+    bounds: Any,
+    level: Any,
+    dies: Any,
+    keep_ptr: Any,
+    keep: Any,
+    needed: Any,
+    free_ptr: Any,
+    freed: Any,
 ) -> None:
-    """Frees of a sequence of actions, each a stretch of steps that states what of the values it touches is live after it.
+    """Frees of a sequence of actions, each a stretch of steps that states what of the values it touches is live after
+    it.
 
     Args:
         sequence [L]: ops. bounds [a+1]: first step of each action.
@@ -117,9 +130,21 @@ def _find(pool_h: Any, start: int, count: int, headroom: int) -> int:
 
 @kernel
 def _lower(
-    pool_h: Any, pool_c: Any, one: Any, shift_one: int, two: Any, shift_two: int, cost: float, floor: int, limit: int,
-    points: int, least: bool, h: Any, c: Any, count: int,
-) -> int:  # fmt: skip
+    pool_h: Any,
+    pool_c: Any,
+    one: Any,
+    shift_one: int,
+    two: Any,
+    shift_two: int,
+    cost: float,
+    floor: int,
+    limit: int,
+    points: int,
+    least: bool,
+    h: Any,
+    c: Any,
+    count: int,
+) -> int:
     """The lower envelope of a front and `cost` + two others, shifted to the right; the count of points after it.
 
     Args:
@@ -243,10 +268,26 @@ def _store(start: Any, pool_h: Any, pool_c: Any, used: Any, h: Any, c: Any, coun
 
 @kernel
 def _cut_again(
-    table: Any, costs: Any, kind: Any, fronts: Any, pool_h: Any, pool_c: Any, s: int, t: int, outlives: int, out: int,
-    limit: int, points: int, least: Any, h: Any, c: Any, choice: Any,
-) -> Any:  # fmt: skip
-    """The front of a stretch of several stages: do its last, keep everything of its first, or go on to a cut and keep that."""
+    table: Any,
+    costs: Any,
+    kind: Any,
+    fronts: Any,
+    pool_h: Any,
+    pool_c: Any,
+    s: int,
+    t: int,
+    outlives: int,
+    out: int,
+    limit: int,
+    points: int,
+    least: Any,
+    h: Any,
+    c: Any,
+    choice: Any,
+) -> Any:
+    """The front of a stretch of several stages: do its last, keep everything of its first, or go on to a cut and keep
+    that.
+    """
     zero = np.array([0, 1])
     none, count = np.int64(0), np.int64(0)
     tail = np.inf
@@ -267,7 +308,9 @@ def _cut_again(
         then = delta + net - (0 if stays else table[s, CUT_AFTER]) - after
         floor = max(table[s, ALL_GONE + outlives], then + table[s, BACK_GONE + outlives])
         above = fronts[kind[s + 1, t], stays, out]
-        count = _lower(pool_h, pool_c, above, delta, zero, none, costs[s, ALL_COST], floor, limit, points, least, h, c, count)
+        count = _lower(
+            pool_h, pool_c, above, delta, zero, none, costs[s, ALL_COST], floor, limit, points, least, h, c, count
+        )
         tail = _note(c, count, tail, choice, np.int64(-1), np.int64(stays), delta, then)
     needless = True  # stages s to k - 1 need not be run from the cut before s
     cost = 0.0
@@ -293,9 +336,20 @@ def _cut_again(
 
 @kernel
 def _cut_first(
-    table: Any, kind: Any, fronts: Any, pool_h: Any, pool_c: Any, s: int, outlives: int,
-    limit: int, points: int, least: Any, h: Any, c: Any, choice: Any,
-) -> Any:  # fmt: skip
+    table: Any,
+    kind: Any,
+    fronts: Any,
+    pool_h: Any,
+    pool_c: Any,
+    s: int,
+    outlives: int,
+    limit: int,
+    points: int,
+    least: Any,
+    h: Any,
+    c: Any,
+    choice: Any,
+) -> Any:
     """The same of stages s to the last, whose forward part runs for the first time and costs nothing extra."""
     stages = table.shape[0]
     base = fronts.shape[0] - stages
@@ -354,7 +408,9 @@ def _note(c: Any, count: int, tail: float, choice: Any, k: int, stays: int, delt
 
 @kernel
 def _minds(table: Any, s: int) -> bool:
-    """Whether stretches from stage s on differ by whether the cut before them outlives them; never asked where it cannot."""
+    """Whether stretches from stage s on differ by whether the cut before them outlives them; never asked where it
+    cannot.
+    """
     if s == 0 or table[s - 1, READS_AFTER] == 0:
         return False
     minds: bool = table[s, FREE] != 0 or table[s, FREE_OUT] != 0
@@ -373,18 +429,34 @@ def _minds(table: Any, s: int) -> bool:
 
 @kernel
 def stretches(
-    table: Any, costs: Any, kind: Any, of_kind: Any, first: int, last: int, limit: int, points: int, least: bool,
-    fronts: Any, pool_h: Any, pool_c: Any, used: Any, h: Any, c: Any,
-) -> int:  # fmt: skip
-    """Fronts of stretches whose forward part runs again: from the cut before them, and the gradient after them, to the gradient before.
+    table: Any,
+    costs: Any,
+    kind: Any,
+    of_kind: Any,
+    first: int,
+    last: int,
+    limit: int,
+    points: int,
+    least: bool,
+    fronts: Any,
+    pool_h: Any,
+    pool_c: Any,
+    used: Any,
+    h: Any,
+    c: Any,
+) -> int:
+    """Fronts of stretches whose forward part runs again: from the cut before them, and the gradient after them, to the
+    gradient before.
 
     Args:
         table [L, COLUMNS], costs [L, 4]: the stages.
-        kind [L, L]: row of `of_kind` for stages s to t; equal stretches have one. of_kind [K, 2]: s and t of each, by length.
+        kind [L, L]: row of `of_kind` for stages s to t; equal stretches have one. of_kind [K, 2]: s and t of each, by
+        length.
         first, last: kinds to do now.
         limit: the largest headroom of interest. points: of a front; one with more is thinned.
         least: only the least headroom matters.
-        fronts [K + L, 2, 2, 2]: result: start and count in the pool, by whether the cut before must outlive the stretch, and by
+        fronts [K + L, 2, 2, 2]: result: start and count in the pool, by whether the cut before must outlive the
+        stretch, and by
             whether the cut after it is live already.
         pool_h, pool_c: points; point 0 has cost 0 at any headroom. used [1].
         h, c [3, 12 * points + 16]: scratch.
@@ -408,11 +480,28 @@ def stretches(
                 count = none
                 if s == t:
                     rise = table[t, LEAF_GONE + 2 * out + (0 if table[t, FREE + out] else outlives)]
-                    count = _lower(pool_h, pool_c, zero, none, zero, none, cost, rise, limit, points, least, h, c, count)
+                    count = _lower(
+                        pool_h, pool_c, zero, none, zero, none, cost, rise, limit, points, least, h, c, count
+                    )
                 else:
                     count = _cut_again(
-                        table, costs, kind, fronts, pool_h, pool_c, s, t, outlives, out, limit, points, least, h, c, choice
-                    )  # fmt: skip
+                        table,
+                        costs,
+                        kind,
+                        fronts,
+                        pool_h,
+                        pool_c,
+                        s,
+                        t,
+                        outlives,
+                        out,
+                        limit,
+                        points,
+                        least,
+                        h,
+                        c,
+                        choice,
+                    )
                 if count > points:
                     count = _thin(h, c, count, limit, points)
                 _store(fronts[q, outlives, out], pool_h, pool_c, used, h, c, count)
@@ -421,10 +510,22 @@ def stretches(
 
 @kernel
 def sweeps(
-    table: Any, kind: Any, first: int, last: int, limit: int, points: int, least: bool,
-    fronts: Any, pool_h: Any, pool_c: Any, used: Any, h: Any, c: Any,
-) -> int:  # fmt: skip
-    """Fronts of stages s to the last whose forward part runs for the first time, last s first: the front of s is row K + s.
+    table: Any,
+    kind: Any,
+    first: int,
+    last: int,
+    limit: int,
+    points: int,
+    least: bool,
+    fronts: Any,
+    pool_h: Any,
+    pool_c: Any,
+    used: Any,
+    h: Any,
+    c: Any,
+) -> int:
+    """Fronts of stages s to the last whose forward part runs for the first time, last s first: the front of s is row K
+    + s.
 
     Args:
         first, last: stages to do now, down from first and without last; `stretches` says what the others are.
@@ -450,20 +551,37 @@ def sweeps(
 
 @kernel
 def choose(
-    table: Any, costs: Any, kind: Any, fronts: Any, pool_h: Any, pool_c: Any, s: int, t: int, outlives: int, out: int,
-    again: bool, headroom: int, points: int, h: Any, c: Any, choice: Any,
-) -> bool:  # fmt: skip
+    table: Any,
+    costs: Any,
+    kind: Any,
+    fronts: Any,
+    pool_h: Any,
+    pool_c: Any,
+    s: int,
+    t: int,
+    outlives: int,
+    out: int,
+    again: bool,
+    headroom: int,
+    points: int,
+    h: Any,
+    c: Any,
+    choice: Any,
+) -> bool:
     """The cheapest way to do a stretch of several stages within a headroom, from the fronts of the shorter ones.
 
     Args:
-        choice [4]: result: the cut to go on to, -1 to keep all of the first stage, -2 to do the last at once; whether that cut outlives
+        choice [4]: result: the cut to go on to, -1 to keep all of the first stage, -2 to do the last at once; whether
+        that cut outlives
             the stages after it; bytes above the start once it is reached, and once those stages are done.
     Returns:
         whether there is any.
     """
     every = np.bool_(False)  # no literal, which would have `_lower` compiled once more
     if again:
-        count = _cut_again(table, costs, kind, fronts, pool_h, pool_c, s, t, outlives, out, headroom, points, every, h, c, choice)
+        count = _cut_again(
+            table, costs, kind, fronts, pool_h, pool_c, s, t, outlives, out, headroom, points, every, h, c, choice
+        )
     else:
         count = _cut_first(table, kind, fronts, pool_h, pool_c, s, outlives, headroom, points, every, h, c, choice)
     any_way: bool = count > 0
@@ -475,9 +593,11 @@ def binomial_table(extra: Any, advance: Any, mixed: bool) -> None:
     """Least forwards for every number of steps and slots, by the recurrence.
 
     Args:
-        extra [n+1, s+1]: result: forwards beyond one that is taped for each step; with `mixed`, all forwards. Row 0 and what cannot be
+        extra [n+1, s+1]: result: forwards beyond one that is taped for each step; with `mixed`, all forwards. Row 0 and
+        what cannot be
             done are infinite (the largest int64 / 4).
-        advance [n+1, s+1]: result: how many steps to go before the next state is stored, the longest where several are best; 0: store
+        advance [n+1, s+1]: result: how many steps to go before the next state is stored, the longest where several are
+        best; 0: store
             the tape of the first step instead of a state.
         mixed: slots may hold tapes.
     """

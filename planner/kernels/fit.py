@@ -52,10 +52,12 @@ def _insert(node: int, low: int, high: int, head: Any, pool: Any, state: Any) ->
 
 @kernel
 def place(order: Any, size: Any, alignment: Any, first: Any, last: Any, best: bool, offset: Any) -> int:
-    """Put each buffer in the first gap that holds it (`best`: the smallest) among those placed before and live at the same time.
+    """Put each buffer in the first gap that holds it (`best`: the smallest) among those placed before and live at the
+    same time.
 
-    The taken addresses are kept in a segment tree over sections: a node has those of the buffers that cover it, and those of all
-    that touch it, as disjoint ranges. Well packed buffers leave few ranges, so placement is near linear where packing goes well.
+    The taken addresses are kept in a segment tree over sections: a node has those of the buffers that cover it, and
+    those of all that touch it, as disjoint ranges. Well packed buffers leave few ranges, so placement is near linear
+    where packing goes well.
 
     Args:
         order [n]: buffers, in the order they are placed.
@@ -87,7 +89,8 @@ def place(order: Any, size: Any, alignment: Any, first: Any, last: Any, best: bo
         if need == 0 or last[buffer] <= first[buffer]:
             offset[buffer] = max(offset[buffer], 0)
             continue
-        # Nodes within the lifetime, the largest such, and those that reach beyond it: ancestors of the first and last leaf.
+        # Nodes within the lifetime, the largest such, and those that reach beyond it: ancestors of the first and last
+        # leaf.
         whole = 0
         left = first[buffer] + leaves
         right = last[buffer] + leaves

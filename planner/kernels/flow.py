@@ -1,6 +1,7 @@
 """Minimum cuts: which ops come before and after an instant, the network of one instant, and push-relabel on it.
 
-`g` is `analysis.encode.Arrays`. A network has a node per op ("run again"), then a node per value ("its storage is at hand").
+`g` is `analysis.encode.Arrays`. A network has a node per op ("run again"), then a node per value ("its storage is at
+hand").
 Source and sink are not nodes: `excess` holds what the source sends, `sink` what each node may still send to the sink.
 """
 
@@ -18,7 +19,9 @@ UNBOUNDED = 1 << 61
 
 @kernel
 def descendants(g: Any, row: int, found: Any) -> None:
-    """Mark the op `row` and every op that cannot run for the first time before it has: through reads and order-only edges."""
+    """Mark the op `row` and every op that cannot run for the first time before it has: through reads and order-only
+    edges.
+    """
     found[:] = False
     found[row] = True
     for op in range(row + 1, found.shape[0]):
@@ -50,11 +53,12 @@ def ancestors(g: Any, row: int, found: Any) -> None:
 
 @kernel
 def holders(g: Any, holder: Any) -> None:
-    """For each value, the value whose storage stands for its own: itself, what it is a view of, or -1 where it costs no bytes.
+    """For each value, the value whose storage stands for its own: itself, what it is a view of, or -1 where it costs no
+    bytes.
 
-    Two live values with different holders are never on one storage: an update ends every older name on the storage it takes, and
-    in-place does so too unless the pair is an identity. -1: on a resident; of 0 bytes; with several identity pairs, one of which will
-    be taken; or a view from an op that also updates what it views.
+    Two live values with different holders are never on one storage: an update ends every older name on the storage it
+    takes, and in-place does so too unless the pair is an identity. -1: on a resident; of 0 bytes; with several identity
+    pairs, one of which will be taken; or a view from an op that also updates what it views.
     """
     for v in range(holder.shape[0]):
         op = g.producer[v]
@@ -82,7 +86,8 @@ def holders(g: Any, holder: Any) -> None:
 
 @kernel
 def working_sets(g: Any, holder: Any, seen: Any, working_bytes: Any) -> None:
-    """Bytes at each op's step that nothing avoids: residents, inputs, fresh outputs, workspace; in-place is granted wherever sizes allow.
+    """Bytes at each op's step that nothing avoids: residents, inputs, fresh outputs, workspace; in-place is granted
+    wherever sizes allow.
 
     Args:
         seen [m]: working memory, -1 everywhere.
@@ -129,15 +134,19 @@ def needs(g: Any, holder: Any, after: Any, at_hand: Any, needed: Any) -> None:
 
 
 @kernel
-def network(g: Any, holder: Any, after: Any, at_hand: Any, needed: Any, first: Any, to: Any, mate: Any, weight: Any) -> int:
+def network(
+    g: Any, holder: Any, after: Any, at_hand: Any, needed: Any, first: Any, to: Any, mate: Any, weight: Any
+) -> int:
     """Arcs of the closure problem of one instant, as CSR with both directions of each.
 
-    "Run again" demands what the op reads (unbounded); "at hand" but not run again costs the storage's bytes. A needed value is at the
+    "Run again" demands what the op reads (unbounded); "at hand" but not run again costs the storage's bytes. A needed
+    value is at the
     source: what demands it is no arc, and its bytes are the source's arc to its op.
 
     Args:
         needed [m]: see `needs`.
-        first [n + m + 1], to, mate, weight [2 * (reads + m)]: result; mate is the other direction of an arc; weight is -1 on an
+        first [n + m + 1], to, mate, weight [2 * (reads + m)]: result; mate is the other direction of an arc; weight is
+        -1 on an
             unbounded arc, the holder's row on one that costs its bytes, -2 on the backward directions.
     Returns:
         number of arcs.
@@ -187,7 +196,9 @@ def _arc(tail: int, head: int, kind: int, first: Any, to: Any, mate: Any, weight
 
 
 @kernel
-def _label_all(first: Any, to: Any, mate: Any, residual: Any, sink: Any, excess: Any, arc: Any, label: Any, active: Any, level: Any) -> int:
+def _label_all(
+    first: Any, to: Any, mate: Any, residual: Any, sink: Any, excess: Any, arc: Any, label: Any, active: Any, level: Any
+) -> int:
     """Exact distances to the sink, by breadth-first search; returns the largest label of a node with excess."""
     nodes = sink.shape[0]
     label[:] = nodes + 1
@@ -225,7 +236,9 @@ def _label_all(first: Any, to: Any, mate: Any, residual: Any, sink: Any, excess:
 
 @kernel
 def _enter(node: int, height: int, level: Any) -> None:
-    """Put a node on the list of its label: level[0] the first of each label, level[1] and level[2] the next and the previous."""
+    """Put a node on the list of its label: level[0] the first of each label, level[1] and level[2] the next and the
+    previous.
+    """
     following = level[0, height]
     level[1, node] = following
     level[2, node] = -1
@@ -248,11 +261,22 @@ def _exit(node: int, height: int, level: Any) -> None:
 
 @kernel
 def push(
-    first: Any, to: Any, mate: Any, residual: Any, sink: Any, excess: Any, arc: Any, label: Any, active: Any, level: Any, most_work: int
+    first: Any,
+    to: Any,
+    mate: Any,
+    residual: Any,
+    sink: Any,
+    excess: Any,
+    arc: Any,
+    label: Any,
+    active: Any,
+    level: Any,
+    most_work: int,
 ) -> bool:
     """Send what excess can reach the sink: highest label first, labels made anew from time to time, cut off at gaps.
 
-    Flow that is there already is kept, so after raising capacities (`residual`, `excess`, `sink`) the call goes on from where the one
+    Flow that is there already is kept, so after raising capacities (`residual`, `excess`, `sink`) the call goes on from
+    where the one
     before ended. Excess that cannot reach the sink stays where it is: that is enough for the cut.
 
     Args:

@@ -13,9 +13,9 @@ from planner.kernels import kernel
 def mirror(g: Any, sequence: Any, again: Any, forward: Any, result: Any) -> int:
     """Run marked ops again, just in time, so that nothing made before a first run of the forward part is read after it.
 
-    First runs of the forward part read whatever there is. Anything else that reads a value of a marked op finds one of a later run than the
-    first, made after all first runs of the forward part so far; where the sequence has none, the op is run again just before, and so is,
-    depth first, what it reads itself.
+    First runs of the forward part read whatever there is. Anything else that reads a value of a marked op finds one of
+    a later run than the first, made after all first runs of the forward part so far; where the sequence has none, the
+    op is run again just before, and so is, depth first, what it reads itself.
 
     Args:
         sequence [L]: ops.

@@ -1,9 +1,11 @@
-"""Passes: parts of the program run again at some places, as far as what they make is needed there, and a random search over them.
+"""Passes: parts of the program run again at some places, as far as what they make is needed there, and a random search
+over them.
 
-The program is one run of every op, in an order. A pass stands before a row of the program, or of another pass, and runs the ops of rows
-low to high again that make something needed afterwards, with what those read. The values that a pass makes are dropped after their last
-read before it. So a few numbers say which of thousands of values wait and which are made again: where nearly all of a graph hangs
-together, they have to be made again many at once, and moves of single values do not get there.
+The program is one run of every op, in an order. A pass stands before a row of the program, or of another pass, and runs
+the ops of rows low to high again that make something needed afterwards, with what those read. The values that a pass
+makes are dropped after their last
+read before it. So a few numbers say which of thousands of values wait and which are made again: where nearly all of a
+graph hangs together, they have to be made again many at once, and moves of single values do not get there.
 
 `g` is `search.lifetimes.Model`.
 """
@@ -19,7 +21,8 @@ from planner.kernels.retention.draws import below, uniform
 
 # Words of a pass: the pass it stands in, or -1 for the program; the row it stands before; which rows it runs again.
 WITHIN, AT, LOW, HIGH = range(4)
-# Numbers of passes, bytes above the budget summed over the runs, and runs: of the state, of the best, and of what was looked at last.
+# Numbers of passes, bytes above the budget summed over the runs, and runs: of the state, of the best, and of what was
+# looked at last.
 COUNT, EXCESS, BEST_COUNT, BEST_EXCESS, LAST_EXCESS, LENGTH = range(6)
 # Costs.
 COST, BEST_COST = range(2)
@@ -27,8 +30,18 @@ COST, BEST_COST = range(2)
 
 @kernel
 def run_passes(
-    g: Any, order: Any, again: Any, passes: Any, count: int, budget: int, penalty: float, most: float, needed: Any, stack: Any,
-    sequence: Any, words: Any,
+    g: Any,
+    order: Any,
+    again: Any,
+    passes: Any,
+    count: int,
+    budget: int,
+    penalty: float,
+    most: float,
+    needed: Any,
+    stack: Any,
+    sequence: Any,
+    words: Any,
 ) -> float:
     """The runs that the program and its passes come to: from the end, so that what is needed is known.
 
@@ -164,13 +177,26 @@ def _change(s: Any, passes: Any, count: int, rows: int, place: Any) -> Any:
 
 @kernel
 def search(
-    g: Any, order: Any, again: Any, budget: int, moves: int, hot: float, cold: float, penalty: float, passes: Any, needed: Any,
-    stack: Any, sequence: Any, words: Any, f: Any, s: Any,
+    g: Any,
+    order: Any,
+    again: Any,
+    budget: int,
+    moves: int,
+    hot: float,
+    cold: float,
+    penalty: float,
+    passes: Any,
+    needed: Any,
+    stack: Any,
+    sequence: Any,
+    words: Any,
+    f: Any,
+    s: Any,
 ) -> None:
     """Random changes of the passes, taken where they are no worse, or by chance: the colder, the less.
 
-    What is minimised is cost + penalty * bytes above the budget, summed over the runs. The best are those with least above the budget,
-    then least cost.
+    What is minimised is cost + penalty * bytes above the budget, summed over the runs. The best are those with least
+    above the budget, then least cost.
 
     Args:
         moves: how many are tried.

@@ -1,7 +1,7 @@
 """Memory of a sequence of ops: canonical frees, storages and their lifetimes, bytes at each step.
 
-The memory rules once more, compiled, for searches that judge thousands of candidates. The judge (`planner.simulator`) decides.
-`g` is `analysis.encode.Arrays`.
+The memory rules once more, compiled, for searches that judge thousands of candidates. The judge (`planner.simulator`)
+decides. `g` is `analysis.encode.Arrays`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def canonical_frees(g: Any, sequence: Any, needed: Any, free_ptr: Any, freed: An
 
 @kernel
 def _join(v: int, slot: int, slot_of: Any, names: Any, name_count: Any) -> None:
-    """Put the name v on a storage. names[0] is the first name of each storage, names[1] and names[2] the next and previous name."""
+    """Put the name v on a storage. names[0] is the first name of each storage, names[1] and names[2] the next and
+    previous name.
+    """
     slot_of[v] = slot
     first = names[0, slot]
     names[1, v] = first
@@ -120,8 +122,8 @@ def replay(
     """Rules 2 to 10 over a sequence and its frees.
 
     Args:
-        sequence [L], free_ptr [L+1], freed: a schedule; entries of `freed` that name a value an update dropped become -1.
-        timeline [L]: result, bytes at each step.
+        sequence [L], free_ptr [L+1], freed: a schedule; entries of `freed` that name a value an update dropped become
+        -1. timeline [L]: result, bytes at each step.
         buffers [4, outputs over the sequence]: result, one column per storage in order of birth: value, execution, and
             lifetime, half-open in steps.
         scratch [13, max(m, n, most reads of an op) + 1]: working memory, so that thousands of calls allocate nothing.

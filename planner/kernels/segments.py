@@ -1,4 +1,6 @@
-"""Chen et al. 2016: Alg. 3 over candidate cuts, and Alg. 2 for any recompute counts. `g` is `analysis.encode.Arrays`."""
+"""Chen et al. 2016: Alg. 3 over candidate cuts, and Alg. 2 for any recompute counts. `g` is
+`analysis.encode.Arrays`.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +42,15 @@ def threshold_cuts(gap_bytes: Any, cut_bytes: Any, threshold: int, cuts: Any) ->
 def recompute(g: Any, order: Any, counts: Any, origin: Any, gradient_of: Any, sequence: Any) -> int:
     """Alg. 2: run op v again counts[v] times, each copy just before the first backward op that needs it.
 
-    Copy k of an op reads, of each predecessor, copy min(k, its count); a backward op reads the last copy of what it needs. Copies
-    are run depth first by input position, as the original's graph order has them.
+    Copy k of an op reads, of each predecessor, copy min(k, its count); a backward op reads the last copy of what it
+    needs. Copies are run depth first by input position, as the original's graph order has them.
 
     Args:
         order [k]: ops of one plain run, in program order.
         counts [n]: m(v); 0 keeps the value. The original never shipped counts above 1.
         origin [n]: True for the ops of the forward part, which read first instances.
-        gradient_of [n]: for parity with the original, the forward op of a backward op, or -1. The backward op of one that is kept reads
+        gradient_of [n]: for parity with the original, the forward op of a backward op, or -1. The backward op of one
+        that is kept reads
             what that read, whatever was recomputed; that of any other needs its copy, read or not.
         sequence [k + sum of counts]: result.
     Returns:

@@ -8,14 +8,17 @@ from planner.kernels import kernel
 
 
 @kernel
-def unroll(g: Any, runs: Any, newest: Any, out_ptr: Any, read_ptr: Any, read_value: Any, origin: Any, root: Any, is_output: Any) -> None:
+def unroll(
+    g: Any, runs: Any, newest: Any, out_ptr: Any, read_ptr: Any, read_value: Any, origin: Any, root: Any, is_output: Any
+) -> None:
     """Outputs and reads of each run: a run reads the newest instance before it.
 
     Args:
         runs [L]: op of each run, residents first.
         newest [n]: working memory.
         out_ptr [L+1], read_ptr [L+1], read_value: result; values are numbered in order of birth.
-        origin, root, is_output [values]: result; the value each is an instance of, the instance whose making allocated its storage, and
+        origin, root, is_output [values]: result; the value each is an instance of, the instance whose making allocated
+        its storage, and
             True for the last instance of an output.
     """
     values = 0
@@ -44,12 +47,15 @@ def unroll(g: Any, runs: Any, newest: Any, out_ptr: Any, read_ptr: Any, read_val
 
 
 @kernel
-def restore(g: Any, holder: Any, holder_bytes: Any, needed: Any, at_hand: Any, again: Any, order: Any, demand: Any, room: int) -> int:
+def restore(
+    g: Any, holder: Any, holder_bytes: Any, needed: Any, at_hand: Any, again: Any, order: Any, demand: Any, room: int
+) -> int:
     """Keep values after all, one op after the other, as long as what is live at the instant stays within the room.
 
     Args:
         g: an unrolled program; `holder`, `needed` and `at_hand` as in `kernels.flow`.
-        again [n]: ops that run again; changed: those whose outputs stay, or that nothing asks for any more, no longer do.
+        again [n]: ops that run again; changed: those whose outputs stay, or that nothing asks for any more, no longer
+        do.
         order: ops to try.
         demand [m]: working memory.
         room: bytes.

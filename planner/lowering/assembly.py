@@ -1,7 +1,8 @@
 """A DAG under construction, node by node in program order.
 
-The zoo, the importers and `differentiate` all write the schema through this one door, so that every edge carries `reads` and
-`at`, and every node its `position`: program order then survives `subgraph(...).copy()`, relabelling and JSON.
+The zoo, the importers and `differentiate` all write the schema through this one door, so that every edge carries
+`reads` and `at`, and every node its `position`: program order then survives `subgraph(...).copy()`, relabelling and
+JSON.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ class Assembly:
         self.graph: nx.DiGraph = nx.DiGraph(**facts)
         self.types: Final[dict[Value, TensorType]] = {}
 
-    def add(self, name: Hashable, reads: Sequence[Value] = (), *, after: Iterable[Hashable] = (), **attributes: Any) -> Value:
+    def add(
+        self, name: Hashable, reads: Sequence[Value] = (), *, after: Iterable[Hashable] = (), **attributes: Any
+    ) -> Value:
         """A node that reads these values by input position and waits for the nodes `after`; returns its output 0.
 
         Raises:
@@ -94,24 +97,38 @@ class Assembly:
         """
         inputs = types if types is not None else [self.types[value] for value in reads]
         found = attributes(
-            op, node=name, inputs=inputs, outputs=outputs, device=device(self.graph.graph["device"]), params=params, phase=phase
+            op,
+            node=name,
+            inputs=inputs,
+            outputs=outputs,
+            device=device(self.graph.graph["device"]),
+            params=params,
+            phase=phase,
         )
         self.add(name, reads, **{**found, **further})
         for k, value in enumerate(outputs):
             self.types[Value(name, k)] = value
         return Value(name)
 
-    def batch_norm(self, name: str, x: Value, scale: Value, shift: Value, running: tuple[Value, Value], **further: Any) -> Value:
-        """Batch normalization as training does it: saved statistics, and the running ones updated in place by an op of its own.
+    def batch_norm(
+        self, name: str, x: Value, scale: Value, shift: Value, running: tuple[Value, Value], **further: Any
+    ) -> Value:
+        """Batch normalization as training does it: saved statistics, and the running ones updated in place by an op of
+        its own.
 
         Replaying the normalization then leaves the running statistics alone.
         """
         statistic = TensorType((self.types[x].shape[1],), "float32")
         y = self.apply(name, "BatchNormalization", [x, scale, shift], [self.types[x], statistic, statistic], **further)
         self.apply(
-            f"{name}.stats", "UpdateStatistics", [*running, Value(name, 1), Value(name, 2)], [self.types[value] for value in running],
-            updates=((0, 0), (1, 1)), recomputable=False, **further,
-        )  # fmt: skip
+            f"{name}.stats",
+            "UpdateStatistics",
+            [*running, Value(name, 1), Value(name, 2)],
+            [self.types[value] for value in running],
+            updates=((0, 0), (1, 1)),
+            recomputable=False,
+            **further,
+        )
         return y
 
     def dropout(self, name: str, x: Value, **further: Any) -> Value:

@@ -1,9 +1,10 @@
 """The operator table, PyTorch's names: the ops of captured training graphs, forward, backward and update.
 
-A node's reads are the op's tensor arguments in the order of its schema, absent ones and numbers left out, lists one behind the
-other; its outputs are the tensors it returns. Where an op is the same as one of ONNX, it is that row. What differs is what PyTorch
-keeps: one backward op makes all gradients of an op, so each of them reads all that the op reads, and some of it for its shape only.
-Overloads share a row, but for those named here.
+A node's reads are the op's tensor arguments in the order of its schema, absent ones and numbers left out, lists one
+behind the other; its outputs are the tensors it returns. Where an op is the same as one of ONNX, it is that row. What
+differs is what PyTorch
+keeps: one backward op makes all gradients of an op, so each of them reads all that the op reads, and some of it for its
+shape only. Overloads share a row, but for those named here.
 
 Source: autograd and `flop_counter` of torch 2.13.0, asked op by op: `tests/golden/measure_aten.py`.
 """
@@ -30,8 +31,12 @@ def _each(names: str, row: Operator) -> dict[str, Operator]:
 def _backward(count: int, *like: int, flops_of: Count | None = None, inplace: bool = True) -> Operator:
     """An op of a backward pass: nothing differentiates it again. Its outputs are like these inputs."""
     return Operator(
-        (), flops_of or per_element(count), _masked(*like), inplace=(0,) if inplace and like == (0,) else (), outputs=len(like)
-    )  # fmt: skip
+        (),
+        flops_of or per_element(count),
+        _masked(*like),
+        inplace=(0,) if inplace and like == (0,) else (),
+        outputs=len(like),
+    )
 
 
 def _masked(*like: int) -> Sizes:
@@ -47,8 +52,8 @@ def _masked(*like: int) -> Sizes:
 def _in_place(row: Operator) -> Operator:
     """The op with an underscore: output 0 is the new version of input 0.
 
-    A gradient that reads input 0 needs its old version, which is gone: PyTorch saves a copy of it first. A graph must have that
-    copy as a node; one without it is refused, because it reads what was overwritten.
+    A gradient that reads input 0 needs its old version, which is gone: PyTorch saves a copy of it first. A graph must
+    have that copy as a node; one without it is refused, because it reads what was overwritten.
     """
     return replace(row, sizes=LIKE, inplace=(), inplace_backward=False, updates=((0, 0),))
 
@@ -78,7 +83,10 @@ def _layer_flops(inputs: Types, outputs: Types, params: Params) -> int:
 
 
 def _conv_gradient_sizes(inputs: Types, params: Params) -> tuple[TensorType, ...]:
-    bias = TensorType((inputs[2].shape[1] * params.get("groups", 1) if params.get("transposed") else inputs[2].shape[0],), inputs[2].dtype)
+    bias = TensorType(
+        (inputs[2].shape[1] * params.get("groups", 1) if params.get("transposed") else inputs[2].shape[0],),
+        inputs[2].dtype,
+    )
     return tuple(made for made, asked in zip((inputs[1], inputs[2], bias), params["output_mask"], strict=True) if asked)
 
 
@@ -105,7 +113,8 @@ def _given(name: str) -> Sizes:
 
 
 _FACTORIES: Final[Mapping[str, Operator]] = {
-    **_each("zeros ones full scalar_tensor new_zeros new_ones new_full", Operator((), no_flops, moves.filled, moved=moves.none_read)),
+    **_each("zeros ones full scalar_tensor new_zeros new_ones new_full", Operator((), no_flops, moves.filled,
+        moved=moves.none_read)),
     **_each("empty new_empty", Operator((), no_flops, moves.filled, moved=_nothing_moved)),
     **_each("zeros_like ones_like full_like", Operator((), no_flops, moves.cast, moved=moves.none_read)),
     "empty_like": Operator((), no_flops, moves.cast, moved=_nothing_moved),
@@ -133,7 +142,8 @@ _BACKWARD: Final[Mapping[str, Operator]] = {
     **_each("max_pool2d_with_indices_backward avg_pool2d_backward _adaptive_avg_pool2d_backward", _backward(1, 1)),
     **_each("reflection_pad2d_backward replication_pad2d_backward", _backward(1, 1)),
     **_each("nll_loss_backward nll_loss2d_backward", _backward(1, 1)),
-    **_each("mse_loss_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward", _backward(4, 1)),
+    **_each("mse_loss_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward", _backward(4,
+        1)),
     "grid_sampler_2d_backward": _backward(16, 1, 2),
     "mkldnn_rnn_layer_backward": _backward(0, *range(7), flops_of=_layer_flops),
     "embedding_dense_backward": Operator((), per_input_element(1), _table),
@@ -154,19 +164,23 @@ _IN_PLACE: Final[Mapping[str, Operator]] = {
     **{
         f"{name}_": _in_place(FORWARD[name])
         for name in (
-            "relu", "sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "neg", "abs", "reciprocal", "floor", "ceil", "round", "hardtanh",
-            "hardswish", "hardsigmoid", "silu", "clamp", "clamp_min", "clamp_max", "add", "sub", "mul", "div", "pow", "addcmul", "addcdiv",
+            "relu", "sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "neg", "abs", "reciprocal", "floor", "ceil",
+                "round", "hardtanh",
+            "hardswish", "hardsigmoid", "silu", "clamp", "clamp_min", "clamp_max", "add", "sub", "mul", "div", "pow",
+                "addcmul", "addcdiv",
             "lerp", "masked_fill", "copy", "addmm", "fill",
         )
     },
     "index_put_": replace(_in_place(FORWARD["index_put"]), moved=moves.written_in_place(1, rows=True)),
     "scatter_": replace(_in_place(FORWARD["scatter"]), moved=moves.written_in_place(1)),
-    **{f"{name}_": replace(_in_place(FORWARD[name]), moved=moves.written_in_place(2)) for name in ("scatter_add", "index_add")},
+    **{f"{name}_": replace(_in_place(FORWARD[name]), moved=moves.written_in_place(2)) for name in ("scatter_add",
+        "index_add")},
     "pow_.Scalar": _in_place(from_input(8)),
     # By the output, whose sign says enough for the positive slopes that are allowed in place.
     **_each("leaky_relu_ elu_", _in_place(from_output(4))),
     "zero_": replace(_in_place(flat(0)), moved=moves.none_read),
-    **_each("bernoulli_ uniform_ normal_ exponential_", replace(_in_place(draw(state=1, rule=LIKE)), moved=moves.none_read)),
+    **_each("bernoulli_ uniform_ normal_ exponential_", replace(_in_place(draw(state=1, rule=LIKE)),
+        moved=moves.none_read)),
     "bernoulli_.Tensor": replace(_in_place(draw(state=2, rule=LIKE)), moved=moves.none_read),
 }  # fmt: skip
 
@@ -202,16 +216,22 @@ ATEN_OPERATORS: Final[Mapping[str, Operator]] = MappingProxyType(
         for table in (FORWARD, _FACTORIES, _BACKWARD, _IN_PLACE, _OPTIMIZERS)
         for name, row in table.items()
     }
-)  # fmt: skip
+)
 
-_BY_VALUES: Final = "the size of its output depends on the values it reads, and sizes must be known before the step runs"
+_BY_VALUES: Final = (
+    "the size of its output depends on the values it reads, and sizes must be known before the step runs"
+)
 
 #: Ops that cannot have a row, each with the reason.
 ATEN_REFUSED: Final[Mapping[str, str]] = MappingProxyType(
     {
-        **dict.fromkeys(("aten.nonzero", "aten.masked_select", "aten.unique_dim", "aten._unique2", "aten.repeat_interleave"), _BY_VALUES),
         **dict.fromkeys(
-            ("aten._local_scalar_dense", "aten.item"), "it hands a number to Python, and what happens next depends on it; capture it out"
+            ("aten.nonzero", "aten.masked_select", "aten.unique_dim", "aten._unique2", "aten.repeat_interleave"),
+            _BY_VALUES,
+        ),
+        **dict.fromkeys(
+            ("aten._local_scalar_dense", "aten.item"),
+            "it hands a number to Python, and what happens next depends on it; capture it out",
         ),
     }
 )

@@ -1,9 +1,8 @@
 """PyTorch's forward ops: rows of the operator table, under their names without `aten.`.
 
-What differs from ONNX is what PyTorch keeps: one backward op makes all gradients of an op, so each of them reads all that the op
-reads, and some of it for its shape only.
+What differs from ONNX is what PyTorch keeps: one backward op makes all gradients of an op, so each of them reads all
+that the op reads, and some of it for its shape only.
 """
-
 
 from __future__ import annotations
 
@@ -15,7 +14,19 @@ from typing import Final
 
 from planner.lowering import flops, moves, sizes
 from planner.lowering.flops import no_flops, per_element, per_input_element
-from planner.lowering.onnx_operators import FREE, IN, LIKE, ONNX_OPERATORS, OUT, PASS, SUM, VIEW, from_input, from_output, moved
+from planner.lowering.onnx_operators import (
+    FREE,
+    IN,
+    LIKE,
+    ONNX_OPERATORS,
+    OUT,
+    PASS,
+    SUM,
+    VIEW,
+    from_input,
+    from_output,
+    moved,
+)
 from planner.lowering.rows import ANY_COUNT, Gradient, Operator, Params, Ref, Sizes, TensorType, Types
 
 
@@ -68,12 +79,18 @@ _SEEDS: Final = (TensorType((), "int64"), TensorType((), "int64"))
 
 
 def _flash_sizes(inputs: Types, params: Params) -> tuple[TensorType, ...]:
-    return *sizes.attention(inputs, params), TensorType((2,), "uint64"), TensorType((), "uint64"), TensorType((0,), inputs[0].dtype)
+    return (
+        *sizes.attention(inputs, params),
+        TensorType((2,), "uint64"),
+        TensorType((), "uint64"),
+        TensorType((0,), inputs[0].dtype),
+    )
 
 
 def _efficient_sizes(inputs: Types, params: Params) -> tuple[TensorType, ...]:
     made, rows = sizes.attention(inputs, params)
-    length = 32 * -(-rows.shape[-1] // 32) if params.get("compute_log_sumexp") else 0  # the kernel writes whole tiles of 32 rows
+    # the kernel writes whole tiles of 32 rows
+    length = 32 * -(-rows.shape[-1] // 32) if params.get("compute_log_sumexp") else 0
     return made, TensorType((*rows.shape[:-1], length)), *_SEEDS
 
 
@@ -112,23 +129,30 @@ def _columns(inputs: Types, params: Params) -> tuple[TensorType, ...]:
 
 _MULTIPLY: Final = replace(ONNX_OPERATORS["Mul"], optional=(1,))
 _DIVIDE: Final = replace(ONNX_OPERATORS["Div"], sizes=sizes.broadcast_float, optional=(1,))
-_BATCH_NORM: Final = Operator(_all(3, IN[0], IN[1], *OUT[1:3]), per_element(7), _batch_norm_sizes(), optional=(1, 2), outputs=3)
+_BATCH_NORM: Final = Operator(
+    _all(3, IN[0], IN[1], *OUT[1:3]), per_element(7), _batch_norm_sizes(), optional=(1, 2), outputs=3
+)
 _FLASH: Final = Operator(
     _all(3, *IN[:4], *OUT[:2]), flops.attention, sizes.attention, optional=(3,), state=4, chance="dropout_p", outputs=2
-)  # fmt: skip
+)
 
 _ELEMENTWISE: Final[Mapping[str, Operator]] = {
     **_onnx(
-        "relu=Relu sigmoid=Sigmoid tanh=Tanh exp=Exp log=Log sqrt=Sqrt neg=Neg abs=Abs sin=Sin cos=Cos tan=Tan reciprocal=Reciprocal"
-        " erf=Erf gelu=Gelu silu=Swish elu=Elu celu=Celu hardtanh=Clip clamp=Clip clamp_min=Clip clamp_max=Clip hardswish=HardSwish"
-        " hardsigmoid=HardSigmoid leaky_relu=LeakyRelu softplus=Softplus mish=Mish threshold=ThresholdedRelu atan=Atan asin=Asin acos=Acos"
+        "relu=Relu sigmoid=Sigmoid tanh=Tanh exp=Exp log=Log sqrt=Sqrt neg=Neg abs=Abs sin=Sin cos=Cos tan=Tan"
+        " reciprocal=Reciprocal"
+        " erf=Erf gelu=Gelu silu=Swish elu=Elu celu=Celu hardtanh=Clip clamp=Clip clamp_min=Clip clamp_max=Clip"
+        " hardswish=HardSwish"
+        " hardsigmoid=HardSigmoid leaky_relu=LeakyRelu softplus=Softplus mish=Mish threshold=ThresholdedRelu"
+        " atan=Atan asin=Asin acos=Acos"
         " sinh=Sinh cosh=Cosh sign=Sign floor=Floor ceil=Ceil round=Round trunc=Floor add=Add sub=Sub where=Where"
-        " isnan=IsNaN isinf=IsInf logical_not=Not bitwise_not=BitwiseNot eq=Equal ne=Equal lt=Less le=LessOrEqual gt=Greater"
+        " isnan=IsNaN isinf=IsInf logical_not=Not bitwise_not=BitwiseNot eq=Equal ne=Equal lt=Less"
+        " le=LessOrEqual gt=Greater"
         " ge=GreaterOrEqual logical_and=And logical_or=Or logical_xor=Xor bitwise_and=BitwiseAnd bitwise_or=BitwiseOr"
         " bitwise_xor=BitwiseXor"
     ),
     "rsub": Operator((FREE, PASS), per_element(1), sizes.broadcast, inplace=(0, 1)),
-    **_each("clamp.Tensor clamp_min.Tensor clamp_max.Tensor", Operator(_all(3, *IN[:3]), per_element(2), sizes.broadcast, optional=(2,))),
+    **_each("clamp.Tensor clamp_min.Tensor clamp_max.Tensor", Operator(_all(3, *IN[:3]), per_element(2),
+        sizes.broadcast, optional=(2,))),
     "rsqrt": from_output(2),
     "expm1": from_output(4),
     **_each("log1p log2 log10", from_input(4)),
@@ -143,7 +167,8 @@ _ELEMENTWISE: Final[Mapping[str, Operator]] = {
     "xlogy": Operator(_all(2, IN[0], IN[1]), per_element(5), sizes.broadcast, inplace=(0,)),
     **_each("maximum minimum atan2", Operator(_all(2, IN[0], IN[1]), per_element(1), sizes.broadcast, inplace=(0, 1))),
     "addcmul": Operator((PASS, Gradient((IN[2],)), Gradient((IN[1],))), per_element(3), sizes.broadcast, inplace=(0,)),
-    "addcdiv": Operator((PASS, Gradient((IN[2],)), Gradient((IN[1], IN[2]))), per_element(3), sizes.broadcast, inplace=(0,)),
+    "addcdiv": Operator((PASS, Gradient((IN[2],)), Gradient((IN[1], IN[2]))), per_element(3), sizes.broadcast,
+        inplace=(0,)),
     "lerp": Operator((*_all(2, IN[2]), Gradient(IN[:3])), per_element(3), sizes.broadcast, optional=(2,), inplace=(0,)),
     "masked_fill": Operator((Gradient((IN[1],)), None, Gradient((IN[1],))), per_element(1), LIKE, inplace=(0,)),
     "_prelu_kernel": Operator(_all(2, IN[0], IN[1]), per_element(2), LIKE, inplace=(0,)),
@@ -160,9 +185,11 @@ _PRODUCTS: Final[Mapping[str, Operator]] = {
     "convolution": Operator(_all(3, IN[0], IN[1]), flops.aten_conv, sizes.conv),
     # The scores are made tile by tile and never stored. A mask is input 3, and only one of these differentiates it.
     "_scaled_dot_product_flash_attention_for_cpu": _FLASH,
-    # (y, log of the sum of exponentials, random state, unused, debug mask); of equally long sequences, whose lengths are no tensors.
+    # (y, log of the sum of exponentials, random state, unused, debug mask); of equally long sequences, whose lengths
+    # are no tensors.
     "_scaled_dot_product_flash_attention": replace(
-        _FLASH, gradients=_all(3, *IN[:3], *OUT[:4]), sizes=_flash_sizes, optional=(), optional_outputs=(2, 3, 4), state=3, outputs=5
+        _FLASH, gradients=_all(3, *IN[:3], *OUT[:4]), sizes=_flash_sizes, optional=(), optional_outputs=(2, 3, 4),
+            state=3, outputs=5
     ),
     # (y, log of the sum of exponentials, seed, offset).
     "_scaled_dot_product_efficient_attention": replace(
@@ -172,7 +199,8 @@ _PRODUCTS: Final[Mapping[str, Operator]] = {
     "_scaled_dot_product_cudnn_attention": replace(
         _FLASH, gradients=_all(3, *IN[:4], *OUT[:4]), sizes=_cudnn_sizes, optional_outputs=(2, 3, 4), outputs=5
     ),
-    # (x, weights, recurrent weights, two biases, h, c) -> (hidden states, h, c, what the library keeps). FLOPs: the products.
+    # (x, weights, recurrent weights, two biases, h, c) -> (hidden states, h, c, what the library keeps). FLOPs: the
+    # products.
     "mkldnn_rnn_layer": Operator(_all(7, *IN[:7], *OUT[:4]), _layer_flops, None, flows=(0, 1, 2), outputs=4),
     # (gates of x, gates of h, c, two biases) -> (h, c, the four gates).
     "_thnn_fused_lstm_cell": Operator(
@@ -181,12 +209,13 @@ _PRODUCTS: Final[Mapping[str, Operator]] = {
 }  # fmt: skip
 
 _NORMALIZATIONS: Final[Mapping[str, Operator]] = {
-    # (x, scale, shift, running mean and variance) -> (y, mean, 1/std): pure. The running statistics change by an op of their own
-    # (`UpdateStatistics`), or, of the eager op, as outputs 3 and 4 in place of inputs 3 and 4.
+    # (x, scale, shift, running mean and variance) -> (y, mean, 1/std): pure. The running statistics change by an op of
+    # their own (`UpdateStatistics`), or, of the eager op, as outputs 3 and 4 in place of inputs 3 and 4.
     **_each(
         "native_batch_norm _native_batch_norm_legit",
         replace(
-            _BATCH_NORM, sizes=_batch_norm_sizes(3, 4), updates=((3, 3), (4, 4)), recomputable=False, outputs=5, fewer=_BATCH_NORM
+            _BATCH_NORM, sizes=_batch_norm_sizes(3, 4), updates=((3, 3), (4, 4)), recomputable=False, outputs=5,
+                fewer=_BATCH_NORM
         ),
     ),
     "_native_batch_norm_legit_functional": replace(_BATCH_NORM, sizes=_batch_norm_sizes(3, 4), outputs=5),
@@ -196,13 +225,16 @@ _NORMALIZATIONS: Final[Mapping[str, Operator]] = {
     ),
     # One more output: what cuDNN reserves.
     "cudnn_batch_norm": replace(_BATCH_NORM, gradients=_all(3, IN[0], IN[1], *OUT[1:4]), sizes=None, outputs=4),
-    "native_layer_norm": Operator(_all(3, *IN[:3], *OUT[1:3]), per_element(8), sizes.statistics(sizes.rows), optional=(1, 2), outputs=3),
+    "native_layer_norm": Operator(_all(3, *IN[:3], *OUT[1:3]), per_element(8), sizes.statistics(sizes.rows),
+        optional=(1, 2), outputs=3),
     "native_group_norm": Operator(
-        _all(3, IN[0], IN[1], *OUT[1:3]), per_element(8), sizes.statistics(lambda shape, params: (params["N"], params["group"]), None),
+        _all(3, IN[0], IN[1], *OUT[1:3]), per_element(8), sizes.statistics(lambda shape,
+            params: (params["N"], params["group"]), None),
         optional=(1, 2), outputs=3,
     ),
     "_fused_rms_norm": Operator(
-        (Gradient((IN[0], IN[1], OUT[1])), Gradient((IN[0], OUT[1]))), per_element(5), _rms_sizes, optional=(1,), outputs=2
+        (Gradient((IN[0], IN[1], OUT[1])), Gradient((IN[0], OUT[1]))), per_element(5), _rms_sizes, optional=(1,),
+            outputs=2
     ),
     **_onnx("_softmax=Softmax _log_softmax=LogSoftmax _safe_softmax=Softmax"),
     "native_dropout": Operator(
@@ -224,19 +256,23 @@ _LOSSES: Final[Mapping[str, Operator]] = {
 _WINDOWS: Final[Mapping[str, Operator]] = {
     # The image for its shape.
     **_each(
-        "max_pool2d_with_indices max_pool3d_with_indices", Operator(_all(1, IN[0], OUT[1]), flops.pool, sizes.pool_indices, outputs=2)
+        "max_pool2d_with_indices max_pool3d_with_indices", Operator(_all(1, IN[0], OUT[1]), flops.pool,
+            sizes.pool_indices, outputs=2)
     ),
     **_each("avg_pool2d avg_pool3d", Operator(_all(1, IN[0]), flops.pool, sizes.pool)),
     **_each("_adaptive_avg_pool2d _adaptive_avg_pool3d", Operator(_all(1, IN[0]), per_input_element(1), sizes.resized)),
-    "adaptive_max_pool2d": Operator(_all(1, IN[0], OUT[1]), per_input_element(1), sizes.with_indices(sizes.resized), outputs=2),
+    "adaptive_max_pool2d": Operator(_all(1, IN[0], OUT[1]), per_input_element(1), sizes.with_indices(sizes.resized),
+        outputs=2),
     **_each(
-        "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa"
+        "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d"
+        " _upsample_bilinear2d_aa"
         " upsample_trilinear3d",
         Operator((FREE,), per_element(8), sizes.resized),
     ),
     **_each("upsample_bicubic2d _upsample_bicubic2d_aa", Operator((FREE,), per_element(32), sizes.resized)),
     **_each(
-        "reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d", Operator(_all(1, IN[0]), no_flops, moves.aten_padded)
+        "reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d", Operator(_all(1, IN[0]), no_flops,
+            moves.aten_padded)
     ),
     "grid_sampler_2d": Operator(
         _all(2, *IN[:2]), per_element(8),
@@ -295,13 +331,17 @@ _MOVES: Final[Mapping[str, Operator]] = {
     "copy": Operator((None, PASS), no_flops, LIKE, moved=moves.none_read),
     "constant_pad_nd": moved(moves.aten_padded),
     **_each("flip roll", moved(LIKE)),
-    "pixel_shuffle": moved(lambda inputs, params: moves.depth_to_space(inputs, {"blocksize": params["upscale_factor"]})),
-    "pixel_unshuffle": moved(lambda inputs, params: moves.space_to_depth(inputs, {"blocksize": params["downscale_factor"]})),
+    "pixel_shuffle": moved(lambda inputs, params: moves.depth_to_space(inputs,
+        {"blocksize": params["upscale_factor"]})),
+    "pixel_unshuffle": moved(lambda inputs, params: moves.space_to_depth(inputs,
+        {"blocksize": params["downscale_factor"]})),
     "fill": Operator((None, FREE), no_flops, LIKE, moved=moves.none_read),
     # The table for its shape.
-    "gather": Operator((Gradient(IN[:2], flops="elements"), None), no_flops, moves.gathered_elements, moved=moves.part_moved),
+    "gather": Operator((Gradient(IN[:2], flops="elements"), None), no_flops, moves.gathered_elements,
+        moved=moves.part_moved),
     "index": Operator(
-        (Gradient(IN[1:5], flops="elements"),), no_flops, moves.indexed, moved=moves.part_moved, optional=(2, 3, 4), inputs=5
+        (Gradient(IN[1:5], flops="elements"),), no_flops, moves.indexed, moved=moves.part_moved, optional=(2, 3, 4),
+            inputs=5
     ),
     # By one tensor of indices.
     "index_put": replace(ONNX_OPERATORS["ScatterElements"], inputs=3),

@@ -1,7 +1,7 @@
 """Devices by name, and the roofline time of an op on one.
 
-Absolute seconds are a model, good for the ratio of one op to another: an op is as slow as the slower of its arithmetic and
-its memory traffic (Williams, Waterman and Patterson 2009, "Roofline").
+Absolute seconds are a model, good for the ratio of one op to another: an op is as slow as the slower of its arithmetic
+and its memory traffic (Williams, Waterman and Patterson 2009, "Roofline").
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def _device(name: str, bandwidth: float, **peak: float) -> Device:
     return Device(name, bandwidth, MappingProxyType(peak))
 
 
-# Vendor data sheets, dense rates (no sparsity). float32 is the ordinary, not the TF32, rate; 16-bit floats use tensor cores.
+# Vendor data sheets, dense rates (no sparsity). float32 is the ordinary, not the TF32, rate; 16-bit floats use tensor
+# cores.
 DEVICES: Final[Mapping[str, Device]] = MappingProxyType(
     {
         entry.name: entry
@@ -49,7 +50,8 @@ DEVICES: Final[Mapping[str, Device]] = MappingProxyType(
             _device("t4", 320e9, float64=0.25e12, float32=8.1e12, float16=65e12),
             # NVIDIA Ada architecture white paper, 16-bit with 32-bit accumulation.
             _device("rtx4090", 1.008e12, float64=1.29e12, float32=82.6e12, float16=165.2e12, bfloat16=165.2e12),
-            # No data sheet: round figures of the order of a 16-core AVX2 server (16 cores x 32 FLOP x 2 GHz, 4 channels of DDR4).
+            # No data sheet: round figures of the order of a 16-core AVX2 server (16 cores x 32 FLOP x 2 GHz, 4 channels
+            # of DDR4).
             _device("cpu", 100e9, float64=0.5e12, float32=1e12),
         )
     }

@@ -34,34 +34,44 @@ def check_optimizer(optimizer: str | None) -> None:
         GraphError: lists those there are.
     """
     if optimizer is not None and optimizer not in OPTIMIZERS:
-        raise GraphError(f"unknown optimizer {optimizer!r}; known: {', '.join(OPTIMIZERS)}, or None for gradients as outputs")
+        raise GraphError(
+            f"unknown optimizer {optimizer!r}; known: {', '.join(OPTIMIZERS)}, or None for gradients as outputs"
+        )
 
 
 def differentiate(
-    forward: nx.DiGraph, *, loss: str | None = None, trainable: Iterable[str] | None = None, optimizer: str | None = "sgd"
+    forward: nx.DiGraph,
+    *,
+    loss: str | None = None,
+    trainable: Iterable[str] | None = None,
+    optimizer: str | None = "sgd",
 ) -> nx.DiGraph:
     """The training step of a forward DAG: loss, backward and update ops added, dead ops pruned.
 
-    Each op `X` on a path from a trainable resident to the loss gets one op `X.bwd` with an output per gradient it must make,
-    reading only what those need. A gradient that passes unchanged makes no op. Gradients of a value read more than once are
-    summed by a left fold of adds that may work in place. Updates wait for everything before them through one barrier.
+    Each op `X` on a path from a trainable resident to the loss gets one op `X.bwd` with an output per gradient it must
+    make, reading only what those need. A gradient that passes unchanged makes no op. Gradients of a value read more
+    than once are summed by a left fold of adds that may work in place. Updates wait for everything before them through
+    one barrier.
 
-    Costs are roofline seconds on `forward.graph["device"]` (default "a100") where op type, FLOPs and shapes are known. Elsewhere
-    a backward op costs the forward op times the gradients made, and adds, updates and the loss the schema's default, 1.0.
+    Costs are roofline seconds on `forward.graph["device"]` (default "a100") where op type, FLOPs and shapes are known.
+    Elsewhere a backward op costs the forward op times the gradients made, and adds, updates and the loss the schema's
+    default, 1.0.
 
     Args:
-        forward: the DAG; nodes and their attributes are kept. Without `op` a node needs `saves`, and `at` on its edges if it has
-            several reads and `saves` names inputs. A missing dtype counts as float.
-        loss: name of the value that is the loss, of one element. Default: the one unread output of phase "loss"; if there is no
-            such phase, an op `loss` is added that reads all unread float outputs a trainable resident reaches.
+        forward: the DAG; nodes and their attributes are kept. Without `op` a node needs `saves`, and `at` on its edges
+            if it has several reads and `saves` names inputs. A missing dtype counts as float.
+        loss: name of the value that is the loss, of one element. Default: the one unread output of phase "loss"; if
+            there is no such phase, an op `loss` is added that reads all unread float outputs a trainable resident
+            reaches.
         trainable: names of residents that get gradients. Default: all float parameters. For inputs and states
             the gradient becomes an output and nothing is updated.
         optimizer: "sgd" (no state), "momentum" (one), "adam" (two), or None: parameter gradients become outputs.
     Returns:
-        A DAG whose `graph["pruned"]` names what neither the loss, nor an explicit output, nor the update of a resident needs.
+        A DAG whose `graph["pruned"]` names what neither the loss, nor an explicit output, nor the update of a resident
+        needs.
     Raises:
-        GraphError: names the node: no rule for its op, a cycle, a graph that has a backward pass, a loss that is not one float,
-            an unknown name, or no trainable resident that reaches the loss.
+        GraphError: names the node: no rule for its op, a cycle, a graph that has a backward pass, a loss that is not
+            one float, an unknown name, or no trainable resident that reaches the loss.
 
     >>> g = nx.DiGraph()
     >>> g.add_node("w", nbytes=4, kind="parameter")
@@ -128,11 +138,15 @@ class _Step:
 
     def _write_backward_of(self, op: Op, rule: Rule, incoming: list[Tensor], targets: list[int]) -> None:
         gradients = {i: gradient for i in targets if (gradient := rule.gradient(i)) is not None}
-        passed = [i for i, g in gradients.items() if g.how == "pass" and _same_type(self.tensors[op.reads[i]], incoming[0])]
+        passed = [
+            i for i, g in gradients.items() if g.how == "pass" and _same_type(self.tensors[op.reads[i]], incoming[0])
+        ]
         made = [i for i in targets if i not in passed]
         # The loss's own gradient is a constant; only what hands it on unchanged needs it as a value.
         explicit = bool(passed) or any(gradients[i].how == "view" for i in made)
-        given = [value for tensor in incoming if (value := self._gradient_of(tensor, op, explicit=explicit)) is not None]
+        given = [
+            value for tensor in incoming if (value := self._gradient_of(tensor, op, explicit=explicit)) is not None
+        ]
         node = self._write_op(op, rule, {i: gradients[i] for i in made}, given, incoming) if made else None
         for i in targets:
             self._contribute(op.reads[i], given[0] if i in passed else Value(node, made.index(i)))
@@ -145,7 +159,9 @@ class _Step:
             self.gradients[tensor.name] = value
         return value
 
-    def _write_op(self, op: Op, rule: Rule, made: dict[int, Gradient], given: list[Value], incoming: list[Tensor]) -> Hashable:
+    def _write_op(
+        self, op: Op, rule: Rule, made: dict[int, Gradient], given: list[Value], incoming: list[Tensor]
+    ) -> Hashable:
         """Add `X.bwd`, whose outputs are the gradients made; returns its name."""
         saved = rule.saved(op, list(made))
         targets = [self.tensors[op.reads[i]] for i in made]
@@ -154,7 +170,11 @@ class _Step:
         if [gradient.how for gradient in made.values()] == ["view"]:
             attributes.update(view=((0, 0),), flops=0, cost=0.0)
         else:
-            attributes.update(self._backward_work(op, list(made.values()), [*incoming, *(self.tensors[name] for name in saved), *targets]))
+            attributes.update(
+                self._backward_work(
+                    op, list(made.values()), [*incoming, *(self.tensors[name] for name in saved), *targets]
+                )
+            )
             lone = rule.row is not None and rule.row.inplace_backward and len(made) == 1
             if lone and given and _same_type(targets[0], incoming[0]):
                 attributes["inplace"] = ((0, 0),)
@@ -182,10 +202,14 @@ class _Step:
             tensor = self.tensors[name]
             self.terms[name] = self.terms.get(name, 1) + 1
             value = self.draft.add(
-                self.draft.unique(f"{name.replace(':', '.')}.grad{self.terms[name]}"), [before, value],
-                op="Add", phase="backward", inplace=((0, 0), (1, 0)), **_types([tensor]),
+                self.draft.unique(f"{name.replace(':', '.')}.grad{self.terms[name]}"),
+                [before, value],
+                op="Add",
+                phase="backward",
+                inplace=((0, 0), (1, 0)),
+                **_types([tensor]),
                 **self._work(tensor, flops=_elements(tensor), moved=3 * tensor.nbytes),
-            )  # fmt: skip
+            )
         self.gradients[name] = value
 
     def write_updates(self, optimizer: str | None) -> None:
@@ -204,17 +228,28 @@ class _Step:
             return
         states, flops = OPTIMIZERS[optimizer]
         # Every other op leads to one of these, so this one node orders all updates after all of them with few edges.
-        sinks = [node for node, kind in draft.graph.nodes(data="kind") if kind in (None, "op") and not draft.graph.out_degree(node)]
+        sinks = [
+            node
+            for node, kind in draft.graph.nodes(data="kind")
+            if kind in (None, "op") and not draft.graph.out_degree(node)
+        ]
         held = [[self._write_state(op, state) for state in states] for op, _ in updated]
-        barrier = draft.add(draft.unique("barrier"), after=sinks, op="Barrier", nbytes=(), flops=0, cost=0.0, phase="update")
+        barrier = draft.add(
+            draft.unique("barrier"), after=sinks, op="Barrier", nbytes=(), flops=0, cost=0.0, phase="update"
+        )
         for (op, gradient), own in zip(updated, held, strict=True):
             tensor = op.outputs[0]
             draft.add(
-                draft.unique(f"{op.name}.update"), [self.forward.value(op.name), gradient, *own], after=[barrier.node],
-                op="Update", phase="update", recomputable=False, updates=((0, 0), *((2 + k, 1 + k) for k in range(len(own)))),
+                draft.unique(f"{op.name}.update"),
+                [self.forward.value(op.name), gradient, *own],
+                after=[barrier.node],
+                op="Update",
+                phase="update",
+                recomputable=False,
+                updates=((0, 0), *((2 + k, 1 + k) for k in range(len(own)))),
                 **_types([tensor] * (1 + len(own))),
                 **self._work(tensor, flops=flops * _elements(tensor), moved=(3 + 2 * len(own)) * tensor.nbytes),
-            )  # fmt: skip
+            )
 
     def _write_state(self, op: Op, state: str) -> Value:
         return self.draft.add(self.draft.unique(f"{op.name}.{state}"), kind="state", cost=0.0, **_types(op.outputs))
@@ -228,7 +263,9 @@ def _same_type(a: Tensor, b: Tensor) -> bool:
     """Equal shape and dtype; equal bytes where they are not known."""
     if a.nbytes != b.nbytes:
         return False
-    return all(left is None or right is None or left == right for left, right in ((a.shape, b.shape), (a.dtype, b.dtype)))
+    return all(
+        left is None or right is None or left == right for left, right in ((a.shape, b.shape), (a.dtype, b.dtype))
+    )
 
 
 def _types(tensors: Sequence[Tensor]) -> dict[str, Any]:

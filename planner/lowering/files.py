@@ -29,7 +29,9 @@ def read_graph(path: str | os.PathLike[str], **onnx_options: Any) -> Graph | nx.
     try:
         with open(path, "rb") as file:
             start = file.read(_START_BYTES)
-            is_json = Path(path).suffix.lower() == ".json" or start.startswith(_MARKS) or start.lstrip()[:1] in (b"{", b"[")
+            is_json = (
+                Path(path).suffix.lower() == ".json" or start.startswith(_MARKS) or start.lstrip()[:1] in (b"{", b"[")
+            )
             content = start + file.read() if is_json else b""
     except OSError as error:
         raise GraphError(f"cannot read graph {str(path)!r}: {error.strerror or error}") from None
@@ -39,7 +41,9 @@ def read_graph(path: str | os.PathLike[str], **onnx_options: Any) -> Graph | nx.
         return from_onnx(path, **onnx_options)
     given = sorted(name for name, value in onnx_options.items() if value is not None)
     if given:
-        raise GraphError(f"{str(path)!r} is a JSON graph: {', '.join(given)} can be set for ONNX files and zoo models only")
+        raise GraphError(
+            f"{str(path)!r} is a JSON graph: {', '.join(given)} can be set for ONNX files and zoo models only"
+        )
     return from_json(content, name=str(path))
 
 
@@ -54,7 +58,9 @@ def from_json(content: bytes, *, name: str = "graph") -> Graph | nx.DiGraph:
     if not content.strip():
         raise GraphError(f"{name!r} is not JSON: it is empty")
     if content.startswith(_MARKS) or b"\0" in content[:4]:
-        raise GraphError(f"{name!r}: JSON is read as UTF-8 without a byte order mark, and this is another encoding; save it as UTF-8")
+        raise GraphError(
+            f"{name!r}: JSON is read as UTF-8 without a byte order mark, and this is another encoding; save it as UTF-8"
+        )
     try:
         parts = msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -107,13 +113,18 @@ def _check_edges(listed: list[Any], nodes: set[Any], name: str, *, many: bool) -
     pairs: set[tuple[Any, Any]] = set()
     for place, edge in enumerate(listed):
         if not isinstance(edge, dict) or not {"source", "target"} <= edge.keys():
-            raise GraphError(f"{name!r}: edge {place} of node-link JSON is {_short(edge)}, without a 'source' and a 'target'")
+            raise GraphError(
+                f"{name!r}: edge {place} of node-link JSON is {_short(edge)}, without a 'source' and a 'target'"
+            )
         source, target = (_hashable(edge[end], f"{name!r}: edge {place}") for end in ("source", "target"))
         for node in (source, target):
             if node not in nodes:
                 raise GraphError(f"{name!r}: an edge names node {node!r}, which is not among the nodes")
         if (source, target) in pairs and not many:
-            raise GraphError(f"{name!r}: two edges from {source!r} to {target!r}; write one with all its reads, or 'multigraph': true")
+            raise GraphError(
+                f"{name!r}: two edges from {source!r} to {target!r}; write one with all its reads, or"
+                " 'multigraph': true"
+            )
         pairs.add((source, target))
 
 

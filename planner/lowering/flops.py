@@ -1,7 +1,7 @@
 """How many floating point operations an op takes: one for each multiply and each add.
 
-Convolutions, matrix products and attention are counted exactly. Everything else is of the right order only: memory traffic
-bounds those ops.
+Convolutions, matrix products and attention are counted exactly. Everything else is of the right order only: memory
+traffic bounds those ops.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ def aten_conv_gradient(inputs: Types, outputs: Types, params: Params) -> int:
 
 def deform_conv(inputs: Types, outputs: Types, params: Params) -> int:
     """A convolution on samples that are interpolated first."""
-    return conv(inputs, outputs, params) + 8 * outputs[0].shape[0] * math.prod(outputs[0].shape[2:]) * math.prod(inputs[1].shape[1:])
+    return conv(inputs, outputs, params) + 8 * outputs[0].shape[0] * math.prod(outputs[0].shape[2:]) * math.prod(
+        inputs[1].shape[1:]
+    )
 
 
 def gemm(inputs: Types, outputs: Types, params: Params) -> int:
@@ -131,7 +133,9 @@ def einsum_terms(inputs: Types, params: Params) -> tuple[list[list[str]], list[s
         count = len(value.shape) - len(term.replace("...", ""))
         head, dots, tail = term.partition("...")
         terms.append([*head, *(f".{k}" for k in range(count, 0, -1) if dots), *tail])
-    spread = sorted({letter for term in terms for letter in term if letter.startswith(".")}, key=lambda letter: -int(letter[1:]))
+    spread = sorted(
+        {letter for term in terms for letter in term if letter.startswith(".")}, key=lambda letter: -int(letter[1:])
+    )
     if arrow:
         head, dots, tail = right.partition("...")
         return terms, [*head, *(spread if dots else ()), *tail]
@@ -153,7 +157,9 @@ def lrn(inputs: Types, outputs: Types, params: Params) -> int:
 
 
 def recurrent(gates: int, pointwise: int) -> Count:
-    """Of X (steps, batch, input) and W (directions, gates * hidden, input): both products of each gate, and the gates themselves."""
+    """Of X (steps, batch, input) and W (directions, gates * hidden, input): both products of each gate, and the gates
+    themselves.
+    """
 
     def count(inputs: Types, outputs: Types, params: Params) -> int:
         steps, batch, width = inputs[0].shape

@@ -49,14 +49,18 @@ class Rule:
         """Values the backward of `op` reads to make the gradients of these inputs, each once."""
         refs = self.saves
         if refs is None:
-            refs = tuple(ref for i in positions if (gradient := self.gradient(i)) is not None for ref in gradient.refs(i))
+            refs = tuple(
+                ref for i in positions if (gradient := self.gradient(i)) is not None for ref in gradient.refs(i)
+            )
         found: dict[str, None] = {}
         for side, k in refs:
             values = op.reads if side == "in" else tuple(tensor.name for tensor in op.outputs)
             if k >= len(values):
                 if self.saves is None and self.row is not None and self.row.lacks((side, k)):
                     continue
-                raise GraphError(f"node {op.name!r}: its backward reads {side}put {k}, but it has {len(values)} {side}puts")
+                raise GraphError(
+                    f"node {op.name!r}: its backward reads {side}put {k}, but it has {len(values)} {side}puts"
+                )
             found[values[k]] = None
         return list(found)
 
@@ -69,16 +73,26 @@ class Rule:
         if self.saves is None and self.row is None:
             if op.op is not None:
                 operator(op.op, node=op.name, outputs=len(op.outputs))
-            raise GraphError(f"node {op.name!r} has neither an op type nor saves=, so what its backward reads is unknown")
+            raise GraphError(
+                f"node {op.name!r} has neither an op type nor saves=, so what its backward reads is unknown"
+            )
         by_position = any(side == "in" for side, _ in self.saves) if self.saves is not None else True
         if by_position and not self.ordered:
             raise GraphError(f"node {op.name!r} has {len(op.reads)} reads: its in-edges need `at`, the input positions")
-        if self.saves is None and self.row is not None and self.row.inputs is not None and len(op.reads) > self.row.inputs:
-            raise GraphError(f"node {op.name!r}: the rule of {op.op!r} is for at most {self.row.inputs} inputs; give saves=")
+        if (
+            self.saves is None
+            and self.row is not None
+            and self.row.inputs is not None
+            and len(op.reads) > self.row.inputs
+        ):
+            raise GraphError(
+                f"node {op.name!r}: the rule of {op.op!r} is for at most {self.row.inputs} inputs; give saves="
+            )
         for k in outputs:
             if not self.flows_from(k):
                 raise GraphError(
-                    f"node {op.name!r}: the loss depends on output {k}, but the rule of {op.op!r} is for output 0; give saves="
+                    f"node {op.name!r}: the loss depends on output {k}, but the rule of {op.op!r} is for output"
+                    " 0; give saves="
                 )
 
 
@@ -131,7 +145,9 @@ class Forward:
         residents = {op.name: op for op in self.program.ops if op.resident}
         if names is None:
             return frozenset(
-                name for name, op in residents.items() if op.kind == "parameter" and len(op.outputs) == 1 and is_float(op.outputs[0].dtype)
+                name
+                for name, op in residents.items()
+                if op.kind == "parameter" and len(op.outputs) == 1 and is_float(op.outputs[0].dtype)
             )
         if isinstance(names, str):
             raise GraphError(f"trainable must be a list of names, not the string {names!r}")
@@ -140,7 +156,9 @@ class Forward:
             if name not in residents:
                 raise GraphError(f"trainable {name!r} is no input, parameter or state of the graph")
             if len(residents[name].outputs) != 1:
-                raise GraphError(f"trainable {name!r} has {len(residents[name].outputs)} outputs; a trainable resident has one")
+                raise GraphError(
+                    f"trainable {name!r} has {len(residents[name].outputs)} outputs; a trainable resident has one"
+                )
             if not is_float(residents[name].outputs[0].dtype):
                 raise GraphError(f"trainable {name!r} has dtype {residents[name].outputs[0].dtype}: it has no gradient")
         return chosen
@@ -166,7 +184,9 @@ class Forward:
         """
         if loss is not None:
             if loss not in self.program.tensors:
-                raise GraphError(f"loss {loss!r} is no value of the graph; an output of a node with several is named 'node:k'")
+                raise GraphError(
+                    f"loss {loss!r} is no value of the graph; an output of a node with several is named 'node:k'"
+                )
             tensor = self.program.tensors[loss]
         elif any(op.phase == "loss" and not op.resident for op in self.program.ops):
             tensor = self._only_loss()
@@ -175,7 +195,9 @@ class Forward:
         if self.program.producer[tensor.name].resident:
             raise GraphError(f"loss {tensor.name!r} is a resident: nothing computes it")
         if not is_float(tensor.dtype):
-            raise GraphError(f"loss {tensor.name!r} has dtype {tensor.dtype}, which has no gradient; name a float value")
+            raise GraphError(
+                f"loss {tensor.name!r} has dtype {tensor.dtype}, which has no gradient; name a float value"
+            )
         if tensor.shape is not None and math.prod(tensor.shape) != 1:
             raise GraphError(f"loss {tensor.name!r} has shape {tensor.shape}; name a value of one element")
         if tensor.name not in self.reached:
@@ -195,11 +217,14 @@ class Forward:
         found = scalars if len(scalars) == 1 else unread
         if len(found) != 1:
             names = ", ".join(tensor.name for tensor in found) or "none"
-            raise GraphError(f"expected one unread output of phase 'loss', found {len(found)} ({names}); give loss=, its name")
+            raise GraphError(
+                f"expected one unread output of phase 'loss', found {len(found)} ({names}); give loss=, its name"
+            )
         return found[0]
 
     def with_generic_loss(self) -> tuple[nx.DiGraph, str]:
-        """The DAG with one more op that reads all unread float outputs reached, gives one float, and reads them again backward.
+        """The DAG with one more op that reads all unread float outputs reached, gives one float, and reads them again
+        backward.
 
         Raises:
             GraphError: there is no such output.
@@ -211,10 +236,14 @@ class Forward:
             if not op.resident and self.given(op).get("output") is not False
             for k, tensor in enumerate(op.outputs)
             if (chosen is None or (self.keys[op.name], k) in chosen)
-            and not self.program.readers[tensor.name] and tensor.name in self.reached and self.rules[op.name].flows_from(k)
+            and not self.program.readers[tensor.name]
+            and tensor.name in self.reached
+            and self.rules[op.name].flows_from(k)
         ]
         if not read:
-            raise GraphError("no trainable resident reaches an unread float output, so there is nothing to differentiate")
+            raise GraphError(
+                "no trainable resident reaches an unread float output, so there is nothing to differentiate"
+            )
         work: dict[str, Any] = {"cost": 1.0}
         if all(tensor.shape is not None for tensor in read):
             flops = sum(math.prod(tensor.shape or ()) for tensor in read)
@@ -228,7 +257,15 @@ class Forward:
             graph.nodes[self.keys[op.name]]["position"] = position
         saves = tuple(("in", i) for i in range(len(read)))
         graph.add_node(
-            name, op="Loss", nbytes=4, shape=(), dtype="float32", phase="loss", saves=saves, position=len(self.program.ops), **work
+            name,
+            op="Loss",
+            nbytes=4,
+            shape=(),
+            dtype="float32",
+            phase="loss",
+            saves=saves,
+            position=len(self.program.ops),
+            **work,
         )
         wires: dict[Hashable, list[tuple[int, int]]] = {}
         for i, tensor in enumerate(read):

@@ -1,4 +1,6 @@
-"""Types of the outputs of ops that move elements or make new ones, and the bytes they move; names of parameters as in `sizes`."""
+"""Types of the outputs of ops that move elements or make new ones, and the bytes they move; names of parameters as in
+`sizes`.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,8 @@ def sliced(inputs: Types, params: Params) -> Made:
     axes = params.get("axes") or range(len(starts))
     steps = params.get("steps") or [1] * len(starts)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        # With a negative step -1 is the last element as a start, and "before the first" only from -length - 1 on as an end.
+        # With a negative step -1 is the last element as a start, and "before the first" only from -length - 1 on as an
+        # end.
         stop = None if step < 0 and end < -shape[axis] else int(end)
         shape[axis] = _span(shape[axis], int(start), stop, int(step))
     return (TensorType(tuple(shape), inputs[0].dtype),)
@@ -195,7 +198,9 @@ def one_hot(inputs: Types, params: Params) -> Made:
     """A new axis of `depth`, in the dtype of the values."""
     shape = inputs[0].shape
     axis = int(params.get("axis", -1)) % (len(shape) + 1)
-    return (TensorType((*shape[:axis], int(params["depth"]), *shape[axis:]), str(params.get("values_dtype", "float32"))),)
+    return (
+        TensorType((*shape[:axis], int(params["depth"]), *shape[axis:]), str(params.get("values_dtype", "float32"))),
+    )
 
 
 def depth_to_space(inputs: Types, params: Params) -> Made:
@@ -220,7 +225,11 @@ def cast(inputs: Types, params: Params) -> Made:
 def filled(inputs: Types, params: Params) -> Made:
     """`size` or the shape of input 0, in `dtype`."""
     shape = params.get("size", params.get("shape", inputs[0].shape if inputs else ()))
-    return (TensorType(tuple(int(size) for size in shape), str(params.get("dtype") or (inputs[0].dtype if inputs else "float32"))),)
+    return (
+        TensorType(
+            tuple(int(size) for size in shape), str(params.get("dtype") or (inputs[0].dtype if inputs else "float32"))
+        ),
+    )
 
 
 def drawn(inputs: Types, params: Params) -> Made:

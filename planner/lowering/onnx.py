@@ -31,29 +31,32 @@ def from_onnx(
 ) -> nx.DiGraph:
     """The DAG of an ONNX file, with backward and update unless `training=False`.
 
-    What only touches constants is folded, but for what is computed from weights: that is an op of each step, or a view of the
-    weight. `onnx_layout.Layout` says which stored tensors are weights; the others are states. Shape arguments are no tensors, what
-    no output needs is pruned. In training, batch normalization uses batch statistics and updates the running ones, dropout draws a
-    mask that can be drawn again from a saved generator state, max pooling keeps indices, and a recurrent layer the gates of each
-    step; a generic loss reads the outputs.
+    What only touches constants is folded, but for what is computed from weights: that is an op of each step, or a view
+    of the weight. `onnx_layout.Layout` says which stored tensors are weights; the others are states. Shape arguments
+    are no tensors, what no output needs is pruned. In training, batch normalization uses batch statistics and updates
+    the running ones, dropout draws a mask that can be drawn again from a saved generator state, max pooling keeps
+    indices, and a recurrent layer the gates of each step; a generic loss reads the outputs.
 
-    A file that holds its own backward pass is read as the step it is: see `onnx_training`. No optimizer is added to it then.
+    A file that holds its own backward pass is read as the step it is: see `onnx_training`. No optimizer is added to it
+    then.
 
     Args:
         path: the file; nothing in it is run, and weights are not needed.
         batch: dimension 0 of all inputs, types inferred anew; None: as in the file.
-        dims: sizes of named dimensions, such as {"height": 224}; {"x:2": 224} is dimension 2 of input x, whatever its name.
+        dims: sizes of named dimensions, such as {"height": 224}; {"x:2": 224} is dimension 2 of input x, whatever its
+            name.
         training: False gives the forward graph as inference runs it.
         optimizer: see `differentiate`.
         device: costs are seconds on it.
     Returns:
-        A DAG whose `graph["source"]` counts what the file holds, as inference: nodes, real_nodes (without ConstantOfShape), folded
-        nodes, params (elements of weights and, bn_stats of them, running statistics), act_elems and act_bytes (non-constant outputs
-        of known size), and lists ignored initializers and pruned nodes and outputs. Of a training step: nodes, forward_nodes (before
-        the first gradient op), grad_ops, trainable (elements), saved_tensors and saved_elems (forward values that backward reads).
+        A DAG whose `graph["source"]` counts what the file holds, as inference: nodes, real_nodes (without
+        ConstantOfShape), folded nodes, params (elements of weights and, bn_stats of them, running statistics),
+        act_elems and act_bytes (non-constant outputs of known size), and lists ignored initializers and pruned nodes
+        and outputs. Of a training step: nodes, forward_nodes (before the first gradient op), grad_ops, trainable
+            (elements), saved_tensors and saved_elems (forward values that backward reads).
     Raises:
-        GraphError: names the file and the node: unreadable, an op without a rule, a value without a size, or a Reshape that has
-            another batch frozen in.
+        GraphError: names the file and the node: unreadable, an op without a rule, a value without a size, or a Reshape
+            that has another batch frozen in.
     """
     check_optimizer(optimizer)
     device_named(device)
@@ -95,7 +98,9 @@ class _Importer:
         layout, draft = self.layout, self.draft
         for value in real_inputs(layout.model):
             if value.name in layout.needed:
-                self.values[value.name] = draft.resident(self._free_name(value.name), self._size(value.name, "input"), kind="input")
+                self.values[value.name] = draft.resident(
+                    self._free_name(value.name), self._size(value.name, "input"), kind="input"
+                )
             else:
                 self.pruned.append(value.name)
         for node in layout.nodes:
@@ -135,7 +140,10 @@ class _Importer:
     def _size(self, name: str, where: str) -> TensorType:
         size = self.sizes.get(name)
         if size is None:
-            raise GraphError(f"{where}: no size could be inferred for value {name!r}; give dims= or batch=, or simplify the file first")
+            raise GraphError(
+                f"{where}: no size could be inferred for value {name!r}; give dims= or batch=, or simplify"
+                " the file first"
+            )
         check_dtype(size, name, where)
         return size
 
@@ -160,8 +168,12 @@ class _Importer:
         return self.values[""]
 
     def _kind(self, name: str, size: TensorType) -> str:
-        """Weights are parameters; running statistics, initial states, masks and numbers such as an epsilon are states."""
-        return "parameter" if name in self.layout.weights and bool(size.shape) and name not in self.statistics else "state"
+        """Weights are parameters; running statistics, initial states, masks and numbers such as an epsilon are
+        states.
+        """
+        return (
+            "parameter" if name in self.layout.weights and bool(size.shape) and name not in self.statistics else "state"
+        )
 
     def _write(self, node: Any) -> None:
         """One node of the file, as one op or, in training, with what training adds to it."""
@@ -171,7 +183,11 @@ class _Importer:
         live = [k for k, output in enumerate(node.output) if output in self.layout.needed]
         made = 1 + max(live)
         module = {"module": scope} if (scope := module_of(node)) else {}
-        if node.op_type == "BatchNormalization" and self.training and all(x in self.layout.constants for x in names[3:5]):
+        if (
+            node.op_type == "BatchNormalization"
+            and self.training
+            and all(x in self.layout.constants for x in names[3:5])
+        ):
             self.draft.batch_norm(name, reads[0], reads[1], reads[2], (reads[3], reads[4]), **module)
         elif node.op_type == "Dropout" and self.training:
             self.draft.dropout(name, reads[0], **module)
@@ -184,7 +200,11 @@ class _Importer:
                 reads.append(self.draft.generator_state(self._free_name(f"{name}.rng"), **module))
                 types.append(self.draft.types[reads[-1]])
             self.draft.apply(name, node.op_type, reads, outputs, types=types, params=params_of(node), **module)
-        count = len(self.draft.graph.nodes[name]["nbytes"]) if isinstance(self.draft.graph.nodes[name]["nbytes"], tuple) else 1
+        count = (
+            len(self.draft.graph.nodes[name]["nbytes"])
+            if isinstance(self.draft.graph.nodes[name]["nbytes"], tuple)
+            else 1
+        )
         for k, output in enumerate(node.output):
             if k in live and k < count and not (node.op_type == "BatchNormalization" and k):
                 self.values[output] = Value(name, k)
@@ -193,16 +213,21 @@ class _Importer:
 
     def _outputs(self, node: Any, types: list[TensorType], made: int) -> list[TensorType]:
         """Types of the outputs up to the last live one; in training, of what the backward reads too."""
-        if node.op_type in ("LSTM", "GRU", "RNN"):  # outputs between may have no name, and training keeps the gates of each step
+        # outputs between may have no name, and training keeps the gates of each step
+        if node.op_type in ("LSTM", "GRU", "RNN"):
             count = {"LSTM": 4, "GRU": 3, "RNN": 2}[node.op_type] if self.training else made
-            return list(sizes_of(node.op_type, node=title(node), inputs=types, outputs=count, params=params_of(node))[:count])
+            return list(
+                sizes_of(node.op_type, node=title(node), inputs=types, outputs=count, params=params_of(node))[:count]
+            )
         outputs = [self._size(output, f"node {title(node)}") for output in node.output[:made]]
         if node.op_type in ("MaxPool", "TopK") and self.training and made == 1:
             outputs.append(TensorType(outputs[0].shape, "int64"))
         return outputs
 
     def _write_outputs(self) -> None:
-        """Make the file's outputs outputs; in training, values that the loss can read because nothing else reads them, and it alone."""
+        """Make the file's outputs outputs; in training, values that the loss can read because nothing else reads them,
+        and it alone.
+        """
         read: list[tuple[Any, int]] = []
         for name in self.layout.outputs:
             value = self.values.get(name)
@@ -211,7 +236,9 @@ class _Importer:
             if not self.training:
                 self.draft.mark_output(value)
             elif any(value.output in edge["reads"] for _, _, edge in self.draft.graph.out_edges(value.node, data=True)):
-                read.append(self.draft.apply(self._free_name(f"{name}.output"), "Identity", [value], [self.draft.types[value]]))
+                read.append(
+                    self.draft.apply(self._free_name(f"{name}.output"), "Identity", [value], [self.draft.types[value]])
+                )
             else:
                 read.append(value)
         if self.training:

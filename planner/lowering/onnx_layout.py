@@ -14,7 +14,17 @@ from planner.names import scoped
 _CONSTANT_OPS: Final = ("Constant", "ConstantOfShape")
 _DRAWS: Final = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
 _SHAPE_OPS: Final = ("Shape", "Size")
-_PARAMS: Final = ("kernel_shape", "transA", "transB", "size", "axis", "equation", "layout", "q_num_heads", "kv_num_heads")
+_PARAMS: Final = (
+    "kernel_shape",
+    "transA",
+    "transB",
+    "size",
+    "axis",
+    "equation",
+    "layout",
+    "q_num_heads",
+    "kv_num_heads",
+)
 # Values of an attribute under which an op's backward reads more than its row says.
 _ROWS_FOR: Final = {
     "Scatter": ("reduction", ("none", "add")), "ScatterElements": ("reduction", ("none", "add")),
@@ -26,9 +36,10 @@ _ROWS_FOR: Final = {
 class Layout:
     """The nodes of a model, what of them is constant or a weight, and what the outputs need.
 
-    A file does not say which of its tensors are trained. Here one is a weight if it is a float of at least one dimension, and a
-    gradient flows from the outputs to a place where it is read that is neither an initial state nor a mask. What the file computes
-    from weights (a transposed or cast one, the first rows of a table) is an op of every step, but for a view, which is the weight itself.
+    A file does not say which of its tensors are trained. Here one is a weight if it is a float of at least one
+    dimension, and a gradient flows from the outputs to a place where it is read that is neither an initial state nor a
+    mask. What the file computes from weights (a transposed or cast one, the first rows of a table) is an op of every
+    step, but for a view, which is the weight itself.
     """
 
     def __init__(self, model: Any) -> None:
@@ -58,7 +69,12 @@ class Layout:
                     raise GraphError(f"node {title(node)} makes {name!r}, which exists already")
             made.update(node.output)
             inputs = [name for name in node.input if name]
-            folds = inputs and all(name in constants for name in inputs) and not _is_nested(node) and node.op_type not in _DRAWS
+            folds = (
+                inputs
+                and all(name in constants for name in inputs)
+                and not _is_nested(node)
+                and node.op_type not in _DRAWS
+            )
             if folds or node.op_type in _CONSTANT_OPS:
                 constants.update(node.output)
                 row = ONNX_OPERATORS.get(op_type(node))
@@ -74,7 +90,12 @@ class Layout:
         settled = set(self.constants)
         for node in self.nodes:
             inputs = [name for name in node.input if name]
-            of_shapes = inputs and all(name in settled for name in inputs) and node.op_type not in _DRAWS and not _is_nested(node)
+            of_shapes = (
+                inputs
+                and all(name in settled for name in inputs)
+                and node.op_type not in _DRAWS
+                and not _is_nested(node)
+            )
             if node.op_type in _SHAPE_OPS or of_shapes:
                 settled.update(name for name in node.output if name)
         return settled
@@ -112,7 +133,11 @@ class Layout:
         row = ONNX_OPERATORS.get(op_type(node))
         if row is None:
             return []
-        return [name for k, name in enumerate(self.places(node)) if name and k not in row.untrained and row.gradient(k) is not None]
+        return [
+            name
+            for k, name in enumerate(self.places(node))
+            if name and k not in row.untrained and row.gradient(k) is not None
+        ]
 
     def _stored(self) -> list[str]:
         """Floats of at least one dimension that the file holds, or fills with one number."""
@@ -121,7 +146,9 @@ class Layout:
         for node in self.nodes:
             if node.op_type in _CONSTANT_OPS:
                 given = [type_of(attribute.t) for attribute in node.attribute if attribute.name == "value"]
-                shaped = bool(given and given[0].shape) or any(attribute.name == "value_floats" for attribute in node.attribute)
+                shaped = bool(given and given[0].shape) or any(
+                    attribute.name == "value_floats" for attribute in node.attribute
+                )
                 filled = node.op_type == "ConstantOfShape"
                 if (filled or shaped) and all(is_float(size.dtype) for size in given):
                     names.append(node.output[0])
@@ -134,7 +161,11 @@ class Layout:
         """
         row = ONNX_OPERATORS.get(op_type(node))
         static = row.static if row is not None else ()
-        return [name for i, name in enumerate(node.input) if name and (i not in static or (self.is_step and name not in self.constants))]
+        return [
+            name
+            for i, name in enumerate(node.input)
+            if name and (i not in static or (self.is_step and name not in self.constants))
+        ]
 
     def places(self, node: Any) -> list[str]:
         """The tensors a node reads, by the row's input positions: an omitted one before another is an empty name."""
@@ -182,7 +213,9 @@ class Layout:
 
         if node.op_type in TRAINING_OPS:
             return TRAINING_OPS[node.op_type]
-        version = max((opset.version for opset in self.model.opset_import if opset.domain in ("", "ai.onnx")), default=1)
+        version = max(
+            (opset.version for opset in self.model.opset_import if opset.domain in ("", "ai.onnx")), default=1
+        )
         try:
             return int(defs.get_schema(node.op_type, version, "").min_input)
         except Exception:  # onnx raises a type of its own; inference says what is wrong with an op of another version
@@ -206,7 +239,9 @@ def node_name(node: Any) -> str:
 
 
 def module_of(node: Any) -> str | None:
-    """The module whose scope an exporter wrote before the node's name; of a gradient node of onnxruntime's, its forward node."""
+    """The module whose scope an exporter wrote before the node's name; of a gradient node of onnxruntime's, its forward
+    node.
+    """
     name = node_name(node).replace(":", "_")  # as nodes of the DAG are named
     forward, gradient, _ = name.partition("_Grad/")
     parts = scoped(forward) if gradient else scoped(name)[:-1] if "/" in name else ()
@@ -245,4 +280,8 @@ def params_of(node: Any) -> dict[str, Any]:
     """Attributes that FLOPs depend on."""
     from onnx import helper
 
-    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute if attribute.name in _PARAMS}
+    return {
+        attribute.name: helper.get_attribute_value(attribute)
+        for attribute in node.attribute
+        if attribute.name in _PARAMS
+    }

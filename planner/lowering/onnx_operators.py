@@ -1,7 +1,7 @@
 """The operator table, ONNX's names: what each op costs, may overwrite, and what its gradients read.
 
-Beside the standard's ops it has those of our zoo (`FusedAttention`, `UpdateStatistics`) and of onnxruntime's training graphs.
-`planner.lowering.aten` has PyTorch's; `planner.lowering.operators` looks up both.
+Beside the standard's ops it has those of our zoo (`FusedAttention`, `UpdateStatistics`) and of onnxruntime's training
+graphs. `planner.lowering.aten` has PyTorch's; `planner.lowering.operators` looks up both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _EXTREME: Final = Gradient((OUT[0],), own=True)  # the gradient goes to where an
 _PRODUCT: Final = (Gradient((IN[1],)), Gradient((IN[0],)))  # each factor's gradient reads the other factor
 _FACTORS: Final = (*_PRODUCT, SUM)
 _ATTENTION: Final = Gradient((*IN[:3], *OUT[:2]))
-_AGAIN: Final = (Gradient(IN[:4]), Gradient(IN[:4]), Gradient((IN[0], IN[1], IN[3])), Gradient(IN[:4]))  # dv by the scores alone
+# dv by the scores alone
+_AGAIN: Final = (Gradient(IN[:4]), Gradient(IN[:4]), Gradient((IN[0], IN[1], IN[3])), Gradient(IN[:4]))
 _AT: Final = Gradient((IN[1],), flops="elements")  # by the indices alone
 
 
@@ -75,12 +76,14 @@ def _normalized(count: int, sizes_of: Sizes = LIKE) -> Operator:
     return Operator((Gradient((IN[0], IN[1])), Gradient((IN[0],)), SUM), per_element(count), sizes_of)
 
 
-def _recurrent(gates: int, pointwise: int, parts: int, outputs: int, cell: tuple[Ref, ...], *, keeps_cell: bool) -> Operator:
+def _recurrent(
+    gates: int, pointwise: int, parts: int, outputs: int, cell: tuple[Ref, ...], *, keeps_cell: bool
+) -> Operator:
     """A recurrent layer; the last output is what training keeps of each step.
 
-    These are the values that the gradients need, counted as an activation, and no more: a library's own reserve (cuDNN's, oneDNN's)
-    has a size that only the library tells, with padding and values that could be computed again, and so has its workspace. Neither is
-    counted; `Footprint.not_counted` says so, and a calibration takes them in.
+    These are the values that the gradients need, counted as an activation, and no more: a library's own reserve
+    (cuDNN's, oneDNN's) has a size that only the library tells, with padding and values that could be computed again,
+    and so has its workspace. Neither is counted; `Footprint.not_counted` says so, and a calibration takes them in.
 
     Inputs: x, weights, recurrent weights, bias, first hidden state, and for an LSTM first cell and peepholes.
 
@@ -92,17 +95,30 @@ def _recurrent(gates: int, pointwise: int, parts: int, outputs: int, cell: tuple
     count = flops.recurrent(gates, pointwise)
     inputs = 7 if keeps_cell else 5
     last = IN[5:7] if keeps_cell else ()
-    extra: dict[int, tuple[Ref, ...]] = {0: (IN[1],), 1: (IN[0],), 2: (IN[4], OUT[0])}  # dX by W, dW by X, dR by the hidden states
+    # dX by W, dW by X, dR by the hidden states
+    extra: dict[int, tuple[Ref, ...]] = {0: (IN[1],), 1: (IN[0],), 2: (IN[4], OUT[0])}
     full = Operator(
         tuple(Gradient(tuple(dict.fromkeys((*cell, *last, *extra.get(i, ()))))) for i in range(inputs)),
-        count, sizes.recurrent(parts), optional=tuple(range(3, inputs)), flows=tuple(range(outputs - bool(parts))), static=(4,),
-        untrained=(4, 5) if keeps_cell else (4,), outputs=outputs,
+        count,
+        sizes.recurrent(parts),
+        optional=tuple(range(3, inputs)),
+        flows=tuple(range(outputs - bool(parts))),
+        static=(4,),
+        untrained=(4, 5) if keeps_cell else (4,),
+        outputs=outputs,
         # Nothing kept: the whole forward pass again, from all its inputs.
         fewer=Operator(
-            (Gradient(IN[:inputs]),) * inputs, count, _but_last(sizes.recurrent(parts)), optional=tuple(range(3, inputs)), flows=None,
-            static=(4,), outputs=outputs - 1,
-        ) if parts else None,
-    )  # fmt: skip
+            (Gradient(IN[:inputs]),) * inputs,
+            count,
+            _but_last(sizes.recurrent(parts)),
+            optional=tuple(range(3, inputs)),
+            flows=None,
+            static=(4,),
+            outputs=outputs - 1,
+        )
+        if parts
+        else None,
+    )
     return full
 
 
@@ -153,44 +169,55 @@ _PRODUCTS: Final[Mapping[str, Operator]] = {
     "MatMul": Operator(_PRODUCT, flops.matmul, sizes.matmul),
     # Each factor's gradient reads all the others; with one factor it is a sum or a transposition.
     "Einsum": Operator(
-        (Gradient((IN[1], IN[2])), Gradient((IN[0], IN[2])), Gradient((IN[0], IN[1]))), flops.einsum, sizes.einsum, optional=(1, 2)
+        (Gradient((IN[1], IN[2])), Gradient((IN[0], IN[2])), Gradient((IN[0], IN[1]))), flops.einsum, sizes.einsum,
+            optional=(1, 2)
     ),
     # (x, weight, offset, bias, mask): the sampled places depend on the offsets.
     "DeformConv": Operator(
         (
-            Gradient((IN[1], IN[2], IN[4])), Gradient((IN[0], IN[2], IN[4])), Gradient((IN[0], IN[1], IN[2], IN[4])), SUM,
+            Gradient((IN[1], IN[2], IN[4])), Gradient((IN[0], IN[2], IN[4])), Gradient((IN[0], IN[1], IN[2], IN[4])),
+                SUM,
             Gradient((IN[0], IN[1], IN[2])),
         ),
         flops.deform_conv, sizes.conv, optional=(3, 4),
     ),
-    # (q, k, v) -> (y, log of the sum of exponentials, a float32 a row): the scores are made tile by tile and never stored (Dao et al.
-    # 2022). Backward: 3 times the forward here, 2.5 in truth.
+    # (q, k, v) -> (y, log of the sum of exponentials, a float32 a row): the scores are made tile by tile and never
+    # stored (Dao et al. 2022). Backward: 3 times the forward here, 2.5 in truth.
     "FusedAttention": Operator(
         (_ATTENTION, _ATTENTION, _ATTENTION), flops.attention, sizes.attention, outputs=2,
         fewer=Operator((Gradient(IN[:3]),) * 3, flops.attention, _first(sizes.attention)),
     ),
-    # (q, k, v, mask) -> y: nothing is kept, the backward makes the scores again. With more outputs: the keys and values of the past too.
+    # (q, k, v, mask) -> y: nothing is kept, the backward makes the scores again. With more outputs: the keys and values
+    # of the past too.
     "Attention": Operator(
         _AGAIN, flops.attention, None, workspace=_scores_bytes, optional=(3, 4, 5), untrained=(3, 4, 5), outputs=3,
         fewer=Operator(_AGAIN, flops.attention, _first(sizes.attention), workspace=_scores_bytes, optional=(3, 4, 5)),
     ),
-    # LSTM keeps the four gates and the cell of each step, GRU its three gates and what the hidden state adds to the last of them.
+    # LSTM keeps the four gates and the cell of each step, GRU its three gates and what the hidden state adds to the
+    # last of them.
     "LSTM": _recurrent(4, 14, 5, 4, (IN[2], OUT[3]), keeps_cell=True),
     "GRU": _recurrent(3, 12, 4, 3, (IN[2], IN[4], OUT[0], OUT[2]), keeps_cell=False),
     "RNN": _recurrent(1, 4, 0, 2, (IN[2], OUT[0]), keeps_cell=False),
 }  # fmt: skip
 
 _NORMALIZATIONS: Final[Mapping[str, Operator]] = {
-    # Training: (x, scale, shift) -> (y, saved mean, saved 1/std). Inference: the running mean and variance are inputs 3 and 4.
+    # Training: (x, scale, shift) -> (y, saved mean, saved 1/std). Inference: the running mean and variance are inputs 3
+    # and 4.
     "BatchNormalization": Operator(
-        (Gradient((IN[0], IN[1], OUT[1], OUT[2])), Gradient((IN[0], OUT[1], OUT[2])), SUM), per_element(7), _batch_norm_sizes, outputs=3,
-        fewer=Operator((Gradient((IN[1], IN[4])), Gradient((IN[0], IN[3], IN[4])), SUM), per_element(2), LIKE, inplace=(0,)),
+        (Gradient((IN[0], IN[1], OUT[1], OUT[2])), Gradient((IN[0], OUT[1], OUT[2])), SUM), per_element(7),
+            _batch_norm_sizes, outputs=3,
+        fewer=Operator((Gradient((IN[1], IN[4])), Gradient((IN[0], IN[3], IN[4])), SUM), per_element(2), LIKE,
+            inplace=(0,)),
     ),
-    # (running mean, running variance, batch mean, batch 1/std) -> new running mean and variance: the effect of batch normalization.
-    "UpdateStatistics": Operator((), per_element(6), sizes.like(0, 1), updates=((0, 0), (1, 1)), recomputable=False, outputs=2),
-    # (x, scale, shift) -> (y, mean, 1/std), each row by itself; with one output the backward finds the statistics again.
+    # (running mean, running variance, batch mean, batch 1/std) -> new running mean and variance: the effect of batch
+    # normalization.
+    "UpdateStatistics": Operator((), per_element(6), sizes.like(0, 1), updates=((0, 0), (1, 1)), recomputable=False,
+        outputs=2),
+    # (x, scale, shift) -> (y, mean, 1/std), each row by itself; with one output the backward finds the statistics
+    # again.
     "LayerNormalization": Operator(
-        (Gradient((IN[0], IN[1], OUT[1], OUT[2])), Gradient((IN[0], OUT[1], OUT[2])), SUM), per_element(8), sizes.statistics(sizes.rows),
+        (Gradient((IN[0], IN[1], OUT[1], OUT[2])), Gradient((IN[0], OUT[1], OUT[2])), SUM), per_element(8),
+            sizes.statistics(sizes.rows),
         outputs=3, fewer=_normalized(8),
     ),
     "InstanceNormalization": _normalized(8),
@@ -204,20 +231,24 @@ _NORMALIZATIONS: Final[Mapping[str, Operator]] = {
     "Hardmax": Operator((), per_element(1), LIKE),
     # (x, generator state) -> (y, bool mask); with one output it is the identity of inference.
     "Dropout": Operator(
-        (Gradient((OUT[1],)),), per_element(2), lambda inputs, params: (inputs[0], TensorType(inputs[0].shape, "bool")), inplace=(0,),
+        (Gradient((OUT[1],)),), per_element(2), lambda inputs, params: (inputs[0], TensorType(inputs[0].shape, "bool")),
+            inplace=(0,),
         inplace_backward=True, state=1, static=(1, 2), outputs=2,
         fewer=Operator((PASS,), no_flops, LIKE, view=True, static=(1, 2)),
     ),
-    # (logits, int64 labels, weights) -> (loss, log-probabilities): exp of the latter minus the one-hot label is the gradient.
+    # (logits, int64 labels, weights) -> (loss, log-probabilities): exp of the latter minus the one-hot label is the
+    # gradient.
     "SoftmaxCrossEntropyLoss": Operator(
         (Gradient((OUT[1], IN[1], IN[2])),), per_input_element(5), _cross_entropy_sizes, optional=(2,), outputs=2,
         fewer=Operator((Gradient((IN[0], IN[1], IN[2])),), per_input_element(5), sizes.label_loss, optional=(2,)),
     ),
-    "NegativeLogLikelihoodLoss": Operator((Gradient((IN[1], IN[2])),), per_input_element(1), sizes.label_loss, optional=(2,)),
+    "NegativeLogLikelihoodLoss": Operator((Gradient((IN[1], IN[2])),), per_input_element(1), sizes.label_loss,
+        optional=(2,)),
 }  # fmt: skip
 
 _WINDOWS: Final[Mapping[str, Operator]] = {
-    # With its int64 indices the backward needs nothing else; without, it finds the maximum again (as cuDNN and MXNet do).
+    # With its int64 indices the backward needs nothing else; without, it finds the maximum again (as cuDNN and MXNet
+    # do).
     "MaxPool": Operator(
         (Gradient((OUT[1],)),), flops.pool, sizes.pool_indices, outputs=2,
         fewer=Operator((Gradient((IN[0], OUT[0])),), flops.pool, sizes.pool),
@@ -261,12 +292,14 @@ _ELEMENTWISE: Final[Mapping[str, Operator]] = {
     "Sub": Operator((PASS, FREE), per_element(1), sizes.broadcast, inplace=(0, 1)),
     "Mul": Operator(_PRODUCT, per_element(1), sizes.broadcast, inplace=(0, 1), inplace_backward=True),
     "Div": Operator(
-        (Gradient((IN[1],)), Gradient((IN[0], IN[1]))), per_element(1), sizes.broadcast, inplace=(0, 1), inplace_backward=True
+        (Gradient((IN[1],)), Gradient((IN[0], IN[1]))), per_element(1), sizes.broadcast, inplace=(0, 1),
+            inplace_backward=True
     ),
     # a - b trunc(a / b), or with floor.
     "Mod": Operator((PASS, Gradient((IN[0], IN[1]))), per_element(3), sizes.broadcast, inplace=(0, 1)),
     # (base, exponent): the exponent's gradient is the output times the logarithm of the base.
-    "Pow": Operator((Gradient((IN[0], IN[1])), Gradient((IN[0], OUT[0]))), per_element(8), sizes.broadcast, inplace=(0,)),
+    "Pow": Operator((Gradient((IN[0], IN[1])), Gradient((IN[0], OUT[0]))), per_element(8), sizes.broadcast,
+        inplace=(0,)),
     "PRelu": Operator((Gradient((IN[0], IN[1])), Gradient((IN[0],))), per_element(2), LIKE, inplace=(0,)),
     # (condition, x, y): the bool condition alone says where the gradient goes.
     "Where": Operator((None, Gradient((IN[0],)), Gradient((IN[0],))), per_element(1), sizes.chosen, inplace=(1, 2)),
@@ -289,7 +322,8 @@ _REDUCTIONS: Final[Mapping[str, Operator]] = {
     # (x) -> (values, int64 indices): the gradient goes back to where the values came from.
     "TopK": Operator((Gradient((OUT[1],), flops="elements"),), flops.sort, moves.top, static=(1,), outputs=2),
     "Det": Operator(
-        (Gradient((IN[0], OUT[0])),), per_input_element(2), lambda inputs, params: (inputs[0]._replace(shape=inputs[0].shape[:-2]),)
+        (Gradient((IN[0], OUT[0])),), per_input_element(2), lambda inputs,
+            params: (inputs[0]._replace(shape=inputs[0].shape[:-2]),)
     ),
 }  # fmt: skip
 
@@ -311,7 +345,8 @@ _MOVES: Final[Mapping[str, Operator]] = {
     "ReverseSequence": Operator((Gradient((IN[1],)),), no_flops, LIKE),
     # The gradients of all outputs, joined.
     "Split": Operator((FREE,), no_flops, moves.split, flows=None, static=(1,), outputs=ANY_COUNT),
-    # (table, int64 indices): an embedding. Only the rows asked for are read; the gradient is as large as the table, and written whole.
+    # (table, int64 indices): an embedding. Only the rows asked for are read; the gradient is as large as the table, and
+    # written whole.
     "Gather": Operator((_AT, None), no_flops, moves.gathered, moved=moves.part_moved),
     "GatherElements": Operator((_AT, None), no_flops, moves.gathered_elements, moved=moves.part_moved),
     "GatherND": Operator((_AT, None), no_flops, moves.gathered_slices, moved=moves.part_moved),
@@ -354,14 +389,24 @@ ONNX_OPERATORS: Final[Mapping[str, Operator]] = MappingProxyType(
     {**_PRODUCTS, **_NORMALIZATIONS, **_WINDOWS, **_ELEMENTWISE, **_REDUCTIONS, **_MOVES, **_GRADIENTS}
 )
 
-_BY_VALUES: Final = "the size of its output depends on the values it reads, and sizes must be known before the step runs"
+_BY_VALUES: Final = (
+    "the size of its output depends on the values it reads, and sizes must be known before the step runs"
+)
 _SEQUENCES: Final = "it makes or reads a sequence, an optional or a string, which is no tensor of known size"
 _QUANTIZED: Final = "it works on quantized integers, and has no gradient; export the model in floating point"
 _SUBGRAPHS: Final = "which of its subgraphs runs, and how often, depends on what is fed; export the branch you run"
 
 #: Refused even where they fold: what they make of stored integers is no weight that is trained.
 QUANTIZED_OPS: Final = frozenset(
-    ("MatMulInteger", "ConvInteger", "QLinearConv", "QLinearMatMul", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
+    (
+        "MatMulInteger",
+        "ConvInteger",
+        "QLinearConv",
+        "QLinearMatMul",
+        "QuantizeLinear",
+        "DequantizeLinear",
+        "DynamicQuantizeLinear",
+    )
 )
 
 #: Ops that cannot have a row, each with the reason.
@@ -370,8 +415,10 @@ REFUSED: Final[Mapping[str, str]] = MappingProxyType(
         **dict.fromkeys(("NonZero", "Unique", "Compress", "NonMaxSuppression", "Range"), _BY_VALUES),
         **dict.fromkeys(
             (
-                "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength", "SequenceMap",
-                "ConcatFromSequence", "SplitToSequence", "Optional", "OptionalGetElement", "OptionalHasElement", "StringConcat",
+                "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength",
+                    "SequenceMap",
+                "ConcatFromSequence", "SplitToSequence", "Optional", "OptionalGetElement", "OptionalHasElement",
+                    "StringConcat",
                 "StringNormalizer", "StringSplit", "RegexFullMatch", "TfIdfVectorizer", "ImageDecoder",
             ),
             _SEQUENCES,
@@ -380,4 +427,3 @@ REFUSED: Final[Mapping[str, str]] = MappingProxyType(
         **dict.fromkeys(("If", "Loop", "Scan"), _SUBGRAPHS),
     }
 )  # fmt: skip
-

@@ -1,8 +1,8 @@
 """Shapes that onnx's inference leaves open: the ops of onnxruntime's training graphs, and arithmetic on shapes.
 
-A gradient has the shape of what it differentiates, so each such op is replaced, for inference alone, by standard ops whose
-outputs have the types of its own. One pass of onnx's inference then types the whole step. What exporters compute from shapes
-is folded once the shapes are known, because inference gives up on some of it.
+A gradient has the shape of what it differentiates, so each such op is replaced, for inference alone, by standard ops
+whose outputs have the types of its own. One pass of onnx's inference then types the whole step. What exporters compute
+from shapes is folded once the shapes are known, because inference gives up on some of it.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ _LIKE: Final[Mapping[str, tuple[Optional[int], ...]]] = {
 }
 #: The ops whose types are ruled here, with the inputs each must have; onnx knows those of its own.
 TRAINING_OPS: Final[Mapping[str, int]] = {
-    "ReluGrad": 2, "Scale": 2, "DropoutGrad": 2, "SoftmaxCrossEntropyLossGrad": 3, "BatchNormInternal": 5, "BatchNormalizationGrad": 5,
+    "ReluGrad": 2, "Scale": 2, "DropoutGrad": 2, "SoftmaxCrossEntropyLossGrad": 3, "BatchNormInternal": 5,
+        "BatchNormalizationGrad": 5,
     "ConvGrad": 3, "MaxPoolGrad": 2, "AveragePoolGrad": 1, "SplitTraining": 2, "ConcatTraining": 1, ACCUMULATOR: 2,
 }  # fmt: skip
 # Small, harmless and exact on integers; nothing that makes a tensor larger than what it reads.
 _ARITHMETIC: Final = frozenset({
-    "Abs", "Add", "Cast", "Ceil", "Concat", "Div", "Equal", "Floor", "Gather", "Greater", "Identity", "Less", "Max", "Min", "Mod", "Mul",
+    "Abs", "Add", "Cast", "Ceil", "Concat", "Div", "Equal", "Floor", "Gather", "Greater", "Identity", "Less", "Max",
+        "Min", "Mod", "Mul",
     "Neg", "ReduceProd", "ReduceSum", "Reshape", "Slice", "Split", "Squeeze", "Sub", "Transpose", "Unsqueeze", "Where",
 })  # fmt: skip
 _MOST_ELEMENTS: Final = 1024
@@ -61,8 +63,8 @@ def is_gradient(node: Any) -> bool:
 def held_inputs(nodes: Iterable[Any]) -> dict[str, str]:
     """Kinds of the inputs of a training step that are held from step to step; the others are fed.
 
-    A parameter has a gradient buffer of its name, or stands where an op has its weights (values that nodes make may stand there
-    too; only inputs are looked up). The flag of the accumulators is an input, but no batch of anything.
+    A parameter has a gradient buffer of its name, or stands where an op has its weights (values that nodes make may
+    stand there too; only inputs are looked up). The flag of the accumulators is an input, but no batch of anything.
     """
     kinds: dict[str, str] = {}
     listed = list(nodes)
@@ -90,13 +92,17 @@ def stand_ins(nodes: Iterable[Any]) -> list[Any]:
     from onnx import helper
 
     listed = [
-        helper.make_node("Identity", node.input[:1], node.output[:1], name=node.name) if node.op_type in _SHAPED_AS_READ else node
+        helper.make_node("Identity", node.input[:1], node.output[:1], name=node.name)
+        if node.op_type in _SHAPED_AS_READ
+        else node
         for node in nodes
     ]
     if not any(node.op_type in TRAINING_OPS for node in listed):
         return listed
     twins = _Twins(listed)
-    return [stand_in for node in listed for stand_in in (twins.replaced(node) if node.op_type in TRAINING_OPS else (node,))]
+    return [
+        stand_in for node in listed for stand_in in (twins.replaced(node) if node.op_type in TRAINING_OPS else (node,))
+    ]
 
 
 class _Twins:
@@ -119,13 +125,19 @@ class _Twins:
             joined.attribute.extend(attribute for attribute in node.attribute if attribute.name == "axis")
             return [joined, *(_constant(name, TensorProto.INT64, len(node.input)) for name in node.output[1:2] if name)]
         pairs = [(self.like(node, k), name) for k, name in enumerate(node.output) if name]
-        return [helper.make_node("Identity", [like], [name], name=node.name) for like, name in pairs if like is not None]
+        return [
+            helper.make_node("Identity", [like], [name], name=node.name) for like, name in pairs if like is not None
+        ]
 
     def like(self, node: Any, k: int) -> str | None:
         """The value whose type output `k` of a node has."""
         if node.op_type == "SplitTraining":  # back into what the concatenation joined
             joined = self.maker.get(node.input[1]) if len(node.input) > 1 else None
-            return joined.input[k] if joined is not None and joined.op_type == "ConcatTraining" and k < len(joined.input) else None
+            return (
+                joined.input[k]
+                if joined is not None and joined.op_type == "ConcatTraining" and k < len(joined.input)
+                else None
+            )
         positions = _LIKE[node.op_type]
         position = positions[k] if k < len(positions) else None
         if position is not None:
@@ -143,7 +155,9 @@ class _Twins:
 def _constant(name: str, dtype: int, length: int) -> Any:
     from onnx import helper
 
-    return helper.make_node("Constant", [], [name], value=helper.make_tensor(f"{name}.value", dtype, [length], [0] * length))
+    return helper.make_node(
+        "Constant", [], [name], value=helper.make_tensor(f"{name}.value", dtype, [length], [0] * length)
+    )
 
 
 def shape_values(model: Any, types: Mapping[str, TensorType | None]) -> list[Any]:
@@ -163,9 +177,17 @@ def shape_values(model: Any, types: Mapping[str, TensorType | None]) -> list[Any
     for node in model.graph.node:
         if node.op_type in ("Shape", "Size") and (size := types.get(node.input[0])) is not None:
             chosen.append(_known_shape(node, size))
-        elif (node.op_type in _ARITHMETIC or _is_small_fill(node, types)) and node.input and known.issuperset(filter(None, node.input)):
+        elif (
+            (node.op_type in _ARITHMETIC or _is_small_fill(node, types))
+            and node.input
+            and known.issuperset(filter(None, node.input))
+        ):
             chosen.append(node)
-        elif node.op_type == "Constant" and (size := types.get(node.output[0])) is not None and size.elements <= _MOST_ELEMENTS:
+        elif (
+            node.op_type == "Constant"
+            and (size := types.get(node.output[0])) is not None
+            and size.elements <= _MOST_ELEMENTS
+        ):
             chosen.append(node)
             known.update(node.output)
             continue
@@ -178,16 +200,24 @@ def shape_values(model: Any, types: Mapping[str, TensorType | None]) -> list[Any
     from onnx.reference import ReferenceEvaluator
 
     outputs = [helper.make_empty_tensor_value_info(name) for name in found]
-    chain = helper.make_model(helper.make_graph(chosen, "shapes", [], outputs, initializer=constants), opset_imports=model.opset_import)
+    chain = helper.make_model(
+        helper.make_graph(chosen, "shapes", [], outputs, initializer=constants), opset_imports=model.opset_import
+    )
     try:
         values = ReferenceEvaluator(chain).run(None, {})
     except Exception:  # whatever a damaged file makes of it; what stays untyped is refused by name later
         return []
-    return [numpy_helper.from_array(value, name) for name, value in zip(found, values, strict=True) if value.size <= _MOST_ELEMENTS]
+    return [
+        numpy_helper.from_array(value, name)
+        for name, value in zip(found, values, strict=True)
+        if value.size <= _MOST_ELEMENTS
+    ]
 
 
 def _is_small_fill(node: Any, types: Mapping[str, TensorType | None]) -> bool:
-    """True for a ConstantOfShape whose size is known, such as the zeros that exporters put before the padding they were given."""
+    """True for a ConstantOfShape whose size is known, such as the zeros that exporters put before the padding they were
+    given.
+    """
     size = types.get(node.output[0]) if node.op_type == "ConstantOfShape" else None
     return size is not None and size.elements <= _MOST_ELEMENTS
 

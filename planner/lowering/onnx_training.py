@@ -1,7 +1,8 @@
-"""A training graph as onnxruntime's tools write it: forward, backward and gradient accumulation are in the file already.
+"""A training graph as onnxruntime's tools write it: forward, backward and gradient accumulation are in the file
+already.
 
-It is read as what it is: nothing is differentiated, and no optimizer is added. Each parameter has a gradient buffer among the
-inputs, which its accumulator updates in place.
+It is read as what it is: nothing is differentiated, and no optimizer is added. Each parameter has a gradient buffer
+among the inputs, which its accumulator updates in place.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from planner.lowering.operators import TensorType, is_float
 class Step:
     """Writes the DAG of a training step, node by node in the file's order.
 
-    Phases: everything before the first gradient op is forward, or loss where it makes an output of one float; the rest is
-    backward, accumulation included. Shape arguments are values here where a node makes them, as in the file.
+    Phases: everything before the first gradient op is forward, or loss where it makes an output of one float; the rest
+    is backward, accumulation included. Shape arguments are values here where a node makes them, as in the file.
 
     Args:
         layout: the nodes.
@@ -72,7 +73,11 @@ class Step:
         if position >= self.first_gradient:
             return "backward"
         types = [self.sizes.get(name) for name in node.output if name in self.layout.outputs]
-        return "loss" if any(found is not None and found.elements == 1 and is_float(found.dtype) for found in types) else "forward"
+        return (
+            "loss"
+            if any(found is not None and found.elements == 1 and is_float(found.dtype) for found in types)
+            else "forward"
+        )
 
     def _size(self, name: str, where: str) -> TensorType:
         size = self.sizes.get(name)
@@ -110,20 +115,38 @@ class Step:
             self.values[output] = Value(name, k)
 
     def _accumulate(self, name: str, reads: list[Value], flag: list[TensorType], phase: str) -> None:
-        """Add a gradient to its buffer in place, in the module that made it; the file's own output is a flag that it was done."""
+        """Add a gradient to its buffer in place, in the module that made it; the file's own output is a flag that it
+        was done.
+        """
         module = self.draft.graph.nodes[reads[1].node].get("module")
         buffer = self.draft.types[reads[0]]
         self.draft.apply(
-            name, ACCUMULATOR, reads, [*flag[:1], buffer], phase=phase, updates=((0, len(flag[:1])),), recomputable=False, module=module,
-        )  # fmt: skip
+            name,
+            ACCUMULATOR,
+            reads,
+            [*flag[:1], buffer],
+            phase=phase,
+            updates=((0, len(flag[:1])),),
+            recomputable=False,
+            module=module,
+        )
 
     def _source(self) -> dict[str, Any]:
-        """What the file holds; a value is saved if a node before the first gradient op makes it and one from there on reads it."""
+        """What the file holds; a value is saved if a node before the first gradient op makes it and one from there on
+        reads it.
+        """
         layout = self.layout
         forward, backward = layout.nodes[: self.first_gradient], layout.nodes[self.first_gradient :]
         made = {name for node in forward for name in node.output if name}
-        saved = [self.sizes[name] for name in dict.fromkeys(name for node in backward for name in node.input if name in made)]
-        moving = [self.sizes.get(name) for node in layout.nodes for name in node.output if name and name not in layout.constants]
+        saved = [
+            self.sizes[name] for name in dict.fromkeys(name for node in backward for name in node.input if name in made)
+        ]
+        moving = [
+            self.sizes.get(name)
+            for node in layout.nodes
+            for name in node.output
+            if name and name not in layout.constants
+        ]
         used = {name for node in layout.nodes for name in node.input} | set(layout.outputs)
         return {
             "path": str(self.path),

@@ -1,7 +1,7 @@
 """The operator table: what each op costs, may overwrite, and what its gradients read.
 
-The one place that looks a row up. Rows are declared by standard: `onnx_operators` has ONNX's, `aten` PyTorch's; what a row says is
-in `rows`. An op without a row is an error, never a guess.
+The one place that looks a row up. Rows are declared by standard: `onnx_operators` has ONNX's, `aten` PyTorch's; what a
+row says is in `rows`. An op without a row is an error, never a guess.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from planner.lowering.onnx_operators import ONNX_OPERATORS, REFUSED
 from planner.lowering.rows import DTYPE_BYTES, Gradient, Operator, Ref, TensorType, is_float
 
 __all__ = [
-    "DTYPE_BYTES", "OPERATORS", "Gradient", "Operator", "Ref", "TensorType", "attributes", "find_row", "is_float", "operator",
+    "DTYPE_BYTES", "OPERATORS", "Gradient", "Operator", "Ref", "TensorType", "attributes", "find_row", "is_float",
+        "operator",
     "output_types", "refusal", "sizes_of",
 ]  # fmt: skip
 
@@ -55,7 +56,11 @@ def operator(op: str, *, node: str, outputs: int = 1) -> Operator:
     row = find_row(op)
     if row is None:
         reason = refusal(op)
-        because = f": {reason}" if reason is not None else "; give the node saves=, what its backward reads, e.g. (('in', 0),)"
+        because = (
+            f": {reason}"
+            if reason is not None
+            else "; give the node saves=, what its backward reads, e.g. (('in', 0),)"
+        )
         raise GraphError(f"node {node!r}: no rule for op type {op!r}{because}")
     if row.fewer is not None and outputs < row.outputs:
         row = row.fewer

@@ -1,8 +1,8 @@
 """What a row of the operator table says: `Operator`, and the types of values it speaks of.
 
-One row an op type, used alike by the zoo, the importers and `differentiate`. What a backward op reads decides everything a
-planner can save, so a row lists it input by input. References are ("in", i), the forward op's i-th input, and ("out", k), its
-k-th output.
+One row an op type, used alike by the zoo, the importers and `differentiate`. What a backward op reads decides
+everything a planner can save, so a row lists it input by input. References are ("in", i), the forward op's i-th input,
+and ("out", k), its k-th output.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ Ref = tuple[Literal["in", "out"], int]
 
 DTYPE_BYTES: Final[Mapping[str, int]] = MappingProxyType(
     {
-        "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "complex64": 8, "complex128": 16,
+        "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "complex64": 8,
+            "complex128": 16,
         "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint64": 8, "uint32": 4, "uint16": 2, "uint8": 1, "bool": 1,
     }
 )  # fmt: skip
@@ -105,16 +106,20 @@ class Operator:
         optional_outputs: outputs that a node may lack, likewise.
         inputs: the most inputs the row is true for; None: any number.
         flows: outputs whose gradients the row accounts for; None: all, which one backward op joins.
-        inplace: inputs that output 0 may overwrite where types are equal (memory model, rule 10, decides if it happens).
+        inplace: inputs that output 0 may overwrite where types are equal (memory model, rule 10, decides if it
+            happens).
         inplace_backward: a lone gradient may overwrite the gradient of the output.
         view: every output shares the storage of input 0 and nothing is computed.
-        updates: pairs (input, output): the output is the input's new version in the same storage. With `lists`, pairs of lists.
+        updates: pairs (input, output): the output is the input's new version in the same storage. With `lists`, pairs
+            of lists.
         lists: the inputs are so many lists of equal length, one behind the other.
         recomputable: False: an effect, which must happen once.
-        state: input position of the saved generator state that a random draw reads; without that input it is not recomputable.
+        state: input position of the saved generator state that a random draw reads; without that input it is not
+            recomputable.
         chance: the parameter that says whether it draws at all, where it is not 0.
         static: inputs that are arguments (a target shape, a ratio), not tensors; importers drop them.
-        untrained: inputs where a tensor stored in a file is no weight, though its gradient is known: initial states, masks.
+        untrained: inputs where a tensor stored in a file is no weight, though its gradient is known: initial states,
+            masks.
         outputs: outputs of this form of the op.
         fewer: the row for the form with fewer outputs: inference for BatchNormalization, Dropout and MaxPool.
     """
@@ -166,5 +171,7 @@ class Operator:
             return tuple((i, o) for i, o in self.updates if i < inputs and o < outputs)
         length, rest = divmod(outputs, len(self.updates))
         if rest or inputs - self.lists * length not in (0, 1):  # one more: a number that is a tensor
-            raise ValueError(f"{inputs} inputs and {outputs} outputs are not {self.lists} lists, {len(self.updates)} of them updated")
+            raise ValueError(
+                f"{inputs} inputs and {outputs} outputs are not {self.lists} lists, {len(self.updates)} of them updated"
+            )
         return tuple((i * length + k, o * length + k) for i, o in self.updates for k in range(length))

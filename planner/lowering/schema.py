@@ -1,8 +1,8 @@
 """The schema people write graphs in, and its translation to the program.
 
-A `networkx.DiGraph`: a node is an operation, an edge is a read. `NODE` and `EDGE` are the whole contract (meaning, default,
-check); unknown attributes are kept by networkx and ignored here. Lists equal tuples, so a graph that was copied, relabelled,
-put through JSON or cut by `subgraph` gives the same program.
+A `networkx.DiGraph`: a node is an operation, an edge is a read. `NODE` and `EDGE` are the whole contract (meaning,
+default, check); unknown attributes are kept by networkx and ignored here. Lists equal tuples, so a graph that was
+copied, relabelled, put through JSON or cut by `subgraph` gives the same program.
 """
 
 from __future__ import annotations
@@ -192,15 +192,17 @@ NODE: Final[Mapping[str, Attribute]] = {
 _DEFAULTS: Final = {key: attribute.default for key, attribute in NODE.items()}
 EDGE: Final[Mapping[str, Attribute]] = {
     "reads": Attribute(None, _positions, "outputs read, repeats allowed; () = order only"),
-    "at": Attribute(None, lambda v: None if v is None else _positions(v), "the reader's input positions, parallel to reads"),
+    "at": Attribute(
+        None, lambda v: None if v is None else _positions(v), "the reader's input positions, parallel to reads"
+    ),
 }
 
 
 def lower(graph: nx.DiGraph | Graph) -> Graph:
     """The checked program of a graph people wrote.
 
-    Program order is the `position` attribute where every node has one, else insertion order; where that is not topological,
-    the stable topological order (each time, the earliest node whose predecessors are done).
+    Program order is the `position` attribute where every node has one, else insertion order; where that is not
+    topological, the stable topological order (each time, the earliest node whose predecessors are done).
 
     Args:
         graph: DiGraph or MultiDiGraph (parallel edges add reads) in the schema above; a `Graph` is returned as it is.
@@ -252,7 +254,9 @@ def _name(node: Hashable) -> str:
 def _node(node: Hashable, given: Mapping[str, Any]) -> dict[str, Any]:
     """All schema attributes of a node in normal form."""
     if given.get("nbytes") is None:
-        raise GraphError(f"node {node!r} has no nbytes; give the bytes of its output, or a tuple with one entry per output")
+        raise GraphError(
+            f"node {node!r} has no nbytes; give the bytes of its output, or a tuple with one entry per output"
+        )
     normal = dict(_DEFAULTS)
     for key in [key for key in NODE if key in given]:
         default, check, _meaning = NODE[key]
@@ -294,17 +298,24 @@ def _wiring(
             key = "at"
             at = check_at(given.get("at"))
         except ValueError as error:
-            raise GraphError(f"edge {source!r} -> {target!r}: {key} is {_shown(given[key])}, expected {error}") from None
+            raise GraphError(
+                f"edge {source!r} -> {target!r}: {key} is {_shown(given[key])}, expected {error}"
+            ) from None
         if not outputs:
             after.setdefault(target, set()).add(names[source])
         if at is not None and len(at) != len(outputs):
             raise GraphError(f"edge {source!r} -> {target!r}: at has {len(at)} positions for {len(outputs)} reads")
         for k, output in enumerate(outputs):
             if output >= count:
-                raise GraphError(f"edge {source!r} -> {target!r} reads output {output}, but {source!r} has {count} outputs")
+                raise GraphError(
+                    f"edge {source!r} -> {target!r} reads output {output}, but {source!r} has {count} outputs"
+                )
             reads[target].append((None if at is None else at[k], names[source], output))
     single = {names[node]: nodes[node]["count"] == 1 for node in nodes}
-    return {node: (_by_position(node, nodes[node], reads[node], single), tuple(sorted(after.get(node, ())))) for node in nodes}
+    return {
+        node: (_by_position(node, nodes[node], reads[node], single), tuple(sorted(after.get(node, ()))))
+        for node in nodes
+    }
 
 
 def _by_position(
@@ -317,16 +328,22 @@ def _by_position(
     elif not given:
         if len(reads) > 1 and (normal["inplace"] or normal["view"] or normal["updates"]):
             raise GraphError(
-                f"node {node!r} has {len(reads)} reads and an inplace, view or updates: its in-edges need `at`, the input positions"
+                f"node {node!r} has {len(reads)} reads and an inplace, view or updates: its in-edges need `at`,"
+                " the input positions"
             )
         reads.sort(key=lambda entry: entry[1:])
     elif len(given) < len(reads):
         missing = next(entry[1] for entry in reads if entry[0] is None)
-        raise GraphError(f"node {node!r}: the edge from {missing!r} has no `at`, but others have; give it on all or none")
+        raise GraphError(
+            f"node {node!r}: the edge from {missing!r} has no `at`, but others have; give it on all or none"
+        )
     else:
         reads.sort()
         if [entry[0] for entry in reads] != list(range(len(reads))):
-            raise GraphError(f"node {node!r}: `at` gives input positions {[entry[0] for entry in reads]}, expected 0..{len(reads) - 1}")
+            raise GraphError(
+                f"node {node!r}: `at` gives input positions {[entry[0] for entry in reads]}, expected"
+                f" 0..{len(reads) - 1}"
+            )
     return tuple(name if single[name] else f"{name}:{output}" for _, name, output in reads)
 
 
@@ -359,17 +376,23 @@ def program_order(graph: nx.DiGraph) -> list[Hashable]:
                 heapq.heappush(ready, rank[reader])
     if len(stable) < len(order):
         cycle = [source for source, _target, *_ in nx.find_cycle(graph)]
-        raise GraphError(f"the graph has a cycle: {' -> '.join(map(repr, cycle[:8]))}{' ...' if len(cycle) > 8 else ''}")
+        raise GraphError(
+            f"the graph has a cycle: {' -> '.join(map(repr, cycle[:8]))}{' ...' if len(cycle) > 8 else ''}"
+        )
     return stable
 
 
-def _unread(nodes: Mapping[Hashable, dict[str, Any]], wiring: Mapping[Hashable, tuple[tuple[str, ...], tuple[str, ...]]]) -> set[Hashable]:
+def _unread(
+    nodes: Mapping[Hashable, dict[str, Any]], wiring: Mapping[Hashable, tuple[tuple[str, ...], tuple[str, ...]]]
+) -> set[Hashable]:
     """Nodes none of whose outputs anybody reads."""
     read = {value for values, _ in wiring.values() for value in values}
     return {
         node
         for node, normal in nodes.items()
-        if not (str(node) in read if normal["count"] == 1 else any(f"{node}:{o}" in read for o in range(normal["count"])))
+        if not (
+            str(node) in read if normal["count"] == 1 else any(f"{node}:{o}" in read for o in range(normal["count"]))
+        )
     }
 
 
@@ -382,12 +405,27 @@ def _op(name: str, normal: Mapping[str, Any], reads: tuple[str, ...], after: tup
     kept = output if isinstance(output, tuple) else tuple(range(count)) if output else ()
     shapes = _per_output(normal["shape"], count, _shape)
     dtypes = _per_output(normal["dtype"], count, _dtype)
-    tensors = tuple(Tensor(name if count == 1 else f"{name}:{o}", sizes[o], o in kept, shapes[o], dtypes[o]) for o in range(count))
+    tensors = tuple(
+        Tensor(name if count == 1 else f"{name}:{o}", sizes[o], o in kept, shapes[o], dtypes[o]) for o in range(count)
+    )
     return Op(
-        name=name, outputs=tensors, reads=reads, after=after, cost=normal["cost"], workspace=normal["workspace"],
-        kind=normal["kind"], phase=normal["phase"], view=normal["view"], updates=normal["updates"], inplace=normal["inplace"],
-        recomputable=normal["recomputable"], stage=normal["stage"], op=normal["op"], flops=normal["flops"], module=normal["module"],
-    )  # fmt: skip
+        name=name,
+        outputs=tensors,
+        reads=reads,
+        after=after,
+        cost=normal["cost"],
+        workspace=normal["workspace"],
+        kind=normal["kind"],
+        phase=normal["phase"],
+        view=normal["view"],
+        updates=normal["updates"],
+        inplace=normal["inplace"],
+        recomputable=normal["recomputable"],
+        stage=normal["stage"],
+        op=normal["op"],
+        flops=normal["flops"],
+        module=normal["module"],
+    )
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
@@ -405,7 +443,9 @@ def _dtype(value: Any) -> str | None:
 
 
 def _per_output(value: Any, count: int, read: Callable[[Any], Any]) -> tuple[Any, ...]:
-    """A report attribute for each output, from one for all or one for each; what does not parse is dropped: nothing depends on it."""
+    """A report attribute for each output, from one for all or one for each; what does not parse is dropped: nothing
+    depends on it.
+    """
     shared = read(value)
     if shared is not None:
         return (shared,) * count

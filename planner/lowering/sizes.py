@@ -1,7 +1,8 @@
 """Types of the outputs of an op, from those of its inputs and its parameters.
 
-Parameters have the names of their standard: `axis`, `axes`, `keepdims`, `kernel_shape` in ONNX, with the names of the inputs for
-what is given there as a constant input (`shape`, `repeats`, `k`); `dim`, `keepdim`, `kernel_size` in PyTorch.
+Parameters have the names of their standard: `axis`, `axes`, `keepdims`, `kernel_shape` in ONNX, with the names of the
+inputs for what is given there as a constant input (`shape`, `repeats`, `k`); `dim`, `keepdim`, `kernel_size` in
+PyTorch.
 """
 
 from __future__ import annotations
@@ -55,10 +56,20 @@ def together(inputs: Types) -> tuple[int, ...]:
 
 
 def widest(inputs: Types) -> str:
-    """The dtype of their sum: floats before integers before bools, then more bytes; a scalar gives way within its kind."""
+    """The dtype of their sum: floats before integers before bools, then more bytes; a scalar gives way within its
+    kind.
+    """
 
     def rank(value: TensorType) -> tuple[int, bool, int]:
-        kind = 3 if value.dtype.startswith("complex") else 2 if is_float(value.dtype) else 0 if value.dtype == "bool" else 1
+        kind = (
+            3
+            if value.dtype.startswith("complex")
+            else 2
+            if is_float(value.dtype)
+            else 0
+            if value.dtype == "bool"
+            else 1
+        )
         return kind, bool(value.shape), DTYPE_BYTES.get(value.dtype, 0)
 
     dtypes = {value.dtype for value in inputs}
@@ -93,7 +104,13 @@ def einsum(inputs: Types, params: Params) -> Made:
 
 def _spatial(params: Params, names: tuple[str, ...], rank: int, default: int) -> list[int]:
     given = next((params[name] for name in names if params.get(name) is not None and params.get(name) != []), None)
-    listed = [default] * rank if given is None else [given] * rank if isinstance(given, int) else [int(size) for size in given]
+    listed = (
+        [default] * rank
+        if given is None
+        else [given] * rank
+        if isinstance(given, int)
+        else [int(size) for size in given]
+    )
     return listed * rank if len(listed) == 1 else listed
 
 
@@ -140,11 +157,15 @@ def conv_transpose(inputs: Types, params: Params) -> Made:
     """(image, weight), the weight (Cin, Cout / groups, *kernel)."""
     image, weight = inputs[0].shape, inputs[1].shape
     rank = len(image) - 2
-    stride, dilation = _spatial(params, ("strides", "stride"), rank, 1), _spatial(params, ("dilations", "dilation"), rank, 1)
+    stride, dilation = (
+        _spatial(params, ("strides", "stride"), rank, 1),
+        _spatial(params, ("dilations", "dilation"), rank, 1),
+    )
     more, padding = _spatial(params, ("output_padding",), rank, 0), _padding(params, rank)
     groups = int(params.get("group") or params.get("groups") or 1)
     spatial = params.get("output_shape") or [
-        (image[2 + k] - 1) * stride[k] + dilation[k] * (weight[2 + k] - 1) + 1 + more[k] - padding[k] for k in range(rank)
+        (image[2 + k] - 1) * stride[k] + dilation[k] * (weight[2 + k] - 1) + 1 + more[k] - padding[k]
+        for k in range(rank)
     ]
     return (TensorType((image[0], weight[1] * groups, *spatial), inputs[0].dtype),)
 
@@ -176,7 +197,9 @@ def resized(inputs: Types, params: Params) -> Made:
 
 def resize(inputs: Types, params: Params) -> Made:
     """ONNX: `sizes`, or `scales` rounded down."""
-    shape = params.get("sizes") or [math.floor(size * scale) for size, scale in zip(inputs[0].shape, params["scales"], strict=True)]
+    shape = params.get("sizes") or [
+        math.floor(size * scale) for size, scale in zip(inputs[0].shape, params["scales"], strict=True)
+    ]
     return (TensorType(tuple(int(size) for size in shape), inputs[0].dtype),)
 
 
@@ -242,7 +265,9 @@ def loss(inputs: Types, params: Params) -> Made:
 
 
 def label_loss(inputs: Types, params: Params) -> Made:
-    """(scores, labels): a number, or one for each label, and a second output like the first or the scores: see the rows."""
+    """(scores, labels): a number, or one for each label, and a second output like the first or the scores: see the
+    rows.
+    """
     whole = params.get("reduction", 1) not in (0, "none", b"none")
     return (TensorType(() if whole else inputs[1].shape, inputs[0].dtype),)
 
@@ -269,7 +294,11 @@ def groups(shape: tuple[int, ...], params: Params) -> tuple[int, ...]:
 
 def rows(shape: tuple[int, ...], params: Params) -> tuple[int, ...]:
     """1 on the axes that are normalized: from `axis` on, or as many as `normalized_shape` has."""
-    axis = len(shape) - len(params["normalized_shape"]) if "normalized_shape" in params else int(params.get("axis", -1)) % len(shape)
+    axis = (
+        len(shape) - len(params["normalized_shape"])
+        if "normalized_shape" in params
+        else int(params.get("axis", -1)) % len(shape)
+    )
     return shape[:axis] + (1,) * (len(shape) - axis)
 
 
@@ -278,12 +307,16 @@ def attention(inputs: Types, params: Params) -> Made:
     q, v = inputs[0], inputs[2]
     if len(q.shape) == 3 and params.get("q_num_heads"):  # heads side by side in the last axis
         heads, own = int(params["q_num_heads"]), int(params.get("kv_num_heads") or params["q_num_heads"])
-        return TensorType((*q.shape[:2], heads * (v.shape[2] // own)), q.dtype), TensorType((q.shape[0], heads, q.shape[1]))
+        return TensorType((*q.shape[:2], heads * (v.shape[2] // own)), q.dtype), TensorType(
+            (q.shape[0], heads, q.shape[1])
+        )
     return TensorType((*q.shape[:-1], v.shape[-1]), q.dtype), TensorType(q.shape[:-1])
 
 
 def recurrent(parts: int) -> Sizes:
-    """ONNX's (steps, directions, batch, hidden), the last hidden state, for an LSTM the last cell, and `parts` values an element kept."""
+    """ONNX's (steps, directions, batch, hidden), the last hidden state, for an LSTM the last cell, and `parts` values
+    an element kept.
+    """
 
     def sizes(inputs: Types, params: Params) -> Made:
         steps, batch = inputs[0].shape[:2]

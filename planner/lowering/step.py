@@ -1,4 +1,5 @@
-"""The training step as it will run: optimizer, accumulation over micro-batches, master weights and the way the update is done.
+"""The training step as it will run: optimizer, accumulation over micro-batches, master weights and the way the update
+is done.
 
 A program in, a program out: what an option changes is written as ops, so that the judge and every search see it.
 """
@@ -91,19 +92,26 @@ def training_step(graph: Graph, options: StepOptions, *, first: bool = False) ->
     names = [target.op.name for target in targets if target.op is not None]
     twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
     if twice is not None:
-        raise GraphError(f"op {twice!r} updates by several gradients or parameters at once: only the step as it is can be estimated")
+        raise GraphError(
+            f"op {twice!r} updates by several gradients or parameters at once: only the step as it is can be estimated"
+        )
     return _Writer(graph, targets, options, first=first).written()
 
 
 def _why_no_update(graph: Graph) -> str:
     kept = any(graph.on_resident(op.reads[i]) for op in graph.ops if op.phase == "backward" for i, _ in op.updates)
     if kept:
-        return "its backward pass adds to gradient buffers, and what updates by them is not in it; estimate it without an optimizer"
+        return (
+            "its backward pass adds to gradient buffers, and what updates by them is not in it; estimate it"
+            " without an optimizer"
+        )
     return "give a training step, or a forward DAG"
 
 
 def _without_states(graph: Graph) -> Graph:
-    """The first iteration of the graph as it is: what only updates use comes into being just before the first of them."""
+    """The first iteration of the graph as it is: what only updates use comes into being just before the first of
+    them.
+    """
     states = {state for target in targets_of(graph) for state in target.states}
     for op in graph.ops:
         if op.phase != "update":
@@ -121,17 +129,23 @@ def _without_states(graph: Graph) -> Graph:
 
 
 def targets_of(graph: Graph) -> tuple[Target, ...]:
-    """Every gradient of a parameter with the op that updates by it; where nothing is updated, outputs of a parameter's size."""
+    """Every gradient of a parameter with the op that updates by it; where nothing is updated, outputs of a parameter's
+    size.
+    """
     found = []
     for op in graph.ops:
-        parameters = [op.reads[i] for i, _ in op.updates if graph.producer[graph.storage_root[op.reads[i]]].kind == "parameter"]
+        parameters = [
+            op.reads[i] for i, _ in op.updates if graph.producer[graph.storage_root[op.reads[i]]].kind == "parameter"
+        ]
         if not parameters:
             continue
         updated = {i for i, _ in op.updates}
         gradients = [value for i, value in enumerate(op.reads) if i not in updated and _may_be_gradient(graph, value)]
         states = tuple(op.reads[i] for i, _ in op.updates if graph.producer[op.reads[i]].kind == "state")
         count = max(len(parameters), len(gradients)) if gradients else 0
-        found += [Target(parameters[k % len(parameters)], gradients[k % len(gradients)], op, states) for k in range(count)]
+        found += [
+            Target(parameters[k % len(parameters)], gradients[k % len(gradients)], op, states) for k in range(count)
+        ]
     if found:
         return tuple(found)
     sizes = {t.nbytes for op in graph.ops if op.kind == "parameter" for t in op.outputs}
@@ -195,14 +209,26 @@ class _Writer:
             if op.resident or op.name in self.updates or (op.phase == "update" and not last):
                 continue
             kept = tuple(t.output and last and not (accumulate and t.name in self.by_gradient) for t in op.outputs)
-            after = tuple(name if graph.op_named[name].resident else name + suffix for name in op.after if name not in self.updates)
+            after = tuple(
+                name if graph.op_named[name].resident else name + suffix
+                for name in op.after
+                if name not in self.updates
+            )
             reads = tuple(map(value, op.reads))
             workspace = op.workspace + (im2col_bytes(graph, op) if self.options.lowering else 0)
             if not suffix and (kept, reads, after, workspace) == (_kept(op), op.reads, op.after, op.workspace):
                 self.ops.append(op)
             else:
-                outputs = tuple(_renamed(t, t.name + suffix, output=output) for t, output in zip(op.outputs, kept, strict=True))
-                changed = {"name": op.name + suffix, "outputs": outputs, "reads": reads, "after": after, "workspace": workspace}
+                outputs = tuple(
+                    _renamed(t, t.name + suffix, output=output) for t, output in zip(op.outputs, kept, strict=True)
+                )
+                changed = {
+                    "name": op.name + suffix,
+                    "outputs": outputs,
+                    "reads": reads,
+                    "after": after,
+                    "workspace": workspace,
+                }
                 self.ops.append(msgspec.structs.replace(op, **changed))
             for _, o in op.updates:
                 root = graph.storage_root[op.outputs[o].name]
@@ -217,12 +243,16 @@ class _Writer:
                     else:
                         self.buffers[target.parameter] = t.name
 
-    def _accumulate(self, target: Target, gradient: Tensor, op: Op, suffix: str, buffer: str | None, *, last: bool) -> None:
+    def _accumulate(
+        self, target: Target, gradient: Tensor, op: Op, suffix: str, buffer: str | None, *, last: bool
+    ) -> None:
         keep = last and target.op is None
         value = gradient.name + suffix
         if buffer is None:
             # The gradient is the buffer from now on, if nothing else lies on it.
-            alone = len(self.by_gradient[gradient.name]) == 1 and self.graph.storage_root[gradient.name] == gradient.name
+            alone = (
+                len(self.by_gradient[gradient.name]) == 1 and self.graph.storage_root[gradient.name] == gradient.name
+            )
             if alone and not any(op.outputs[o].name == gradient.name and identity for _, o, identity in op.inplace):
                 self.buffers[target.parameter] = value
                 return
@@ -233,7 +263,16 @@ class _Writer:
             name = f"{target.parameter}.accumulate{suffix}"
             made = (_renamed(gradient, name, output=keep),)
             self.ops.append(
-                Op(name, made, (buffer, value), cost=0.0, phase="backward", op="Accumulate", updates=((0, 0),), recomputable=False)
+                Op(
+                    name,
+                    made,
+                    (buffer, value),
+                    cost=0.0,
+                    phase="backward",
+                    op="Accumulate",
+                    updates=((0, 0),),
+                    recomputable=False,
+                )
             )
         self.buffers[target.parameter] = name
 
@@ -262,7 +301,9 @@ class _Writer:
                 state = Op(t.name, (t,), kind="state", cost=0.0, op="OptimizerState")
                 if self.first:
                     fresh = msgspec.structs.replace(t, output=False)
-                    self.ops.append(msgspec.structs.replace(state, kind="op", phase="update", recomputable=False, outputs=(fresh,)))
+                    self.ops.append(
+                        msgspec.structs.replace(state, kind="op", phase="update", recomputable=False, outputs=(fresh,))
+                    )
                 else:
                     residents.append(state)
         self.ops[:0] = residents
@@ -270,7 +311,9 @@ class _Writer:
         if options.update == "multi-tensor":
             nbytes = sum(scratch.values())
             temporary = ("update.temporary",)
-            self.ops.append(Op(temporary[0], (Tensor(temporary[0], nbytes),), cost=0.0, phase="update", op="StepTemporary"))
+            self.ops.append(
+                Op(temporary[0], (Tensor(temporary[0], nbytes),), cost=0.0, phase="update", op="StepTemporary")
+            )
         for k, target in enumerate(self.targets):
             old = target.op
             assert old is not None
@@ -304,18 +347,26 @@ def _renamed(tensor: Tensor, name: str, *, output: bool = False) -> Tensor:
 
 
 def _low_precision(tensor: Tensor) -> bool:
-    return tensor.dtype is not None and DTYPE_BYTES.get(tensor.dtype, 4) <= 2 and "int" not in tensor.dtype and tensor.dtype != "bool"
+    return (
+        tensor.dtype is not None
+        and DTYPE_BYTES.get(tensor.dtype, 4) <= 2
+        and "int" not in tensor.dtype
+        and tensor.dtype != "bool"
+    )
 
 
 def _as_float32(tensor: Tensor) -> Tensor:
-    return msgspec.structs.replace(tensor, dtype="float32", nbytes=4 * (tensor.nbytes // DTYPE_BYTES[tensor.dtype or "float32"]))
+    return msgspec.structs.replace(
+        tensor, dtype="float32", nbytes=4 * (tensor.nbytes // DTYPE_BYTES[tensor.dtype or "float32"])
+    )
 
 
 def im2col_bytes(graph: Graph, op: Op) -> int:
-    """Bytes of the matrix a convolution unfolds its input into: N * C_in * k_h * k_w * H_out * W_out elements; 0 for a 1x1 kernel.
+    """Bytes of the matrix a convolution unfolds its input into: N * C_in * k_h * k_w * H_out * W_out elements; 0 for a
+    1x1 kernel.
 
-    The backward of a convolution needs one of the same size. The whole batch is unfolded at once, as the rule has it; libraries
-    that unfold image by image need 1/N of it.
+    The backward of a convolution needs one of the same size. The whole batch is unfolded at once, as the rule has it;
+    libraries that unfold image by image need 1/N of it.
     """
     forward = graph.op_named.get(op.name.removesuffix(".bwd")) if op.op == "ConvGrad" else op
     if forward is None or forward.op != "Conv" or len(forward.reads) < 2:

@@ -11,10 +11,17 @@ from planner.packing.nnvm import nnvm
 from planner.problem import Allocator
 
 __all__ = [
-    "Intervals", "Packing", "allocator_names", "best_fit", "exact", "find_allocator", "first_fit", "nnvm", "pack", "register_allocator",
+    "Intervals", "Packing", "allocator_names", "best_fit", "exact", "find_allocator", "first_fit", "nnvm", "pack",
+        "register_allocator",
 ]  # fmt: skip
 
-_ALLOCATORS: dict[str, Allocator] = {"auto": auto, "first-fit": first_fit, "best-fit": best_fit, "exact": exact, "nnvm": nnvm}
+_ALLOCATORS: dict[str, Allocator] = {
+    "auto": auto,
+    "first-fit": first_fit,
+    "best-fit": best_fit,
+    "exact": exact,
+    "nnvm": nnvm,
+}
 
 
 def register_allocator(name: str, allocator: Allocator) -> None:

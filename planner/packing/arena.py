@@ -1,4 +1,6 @@
-"""Packing of intervals: a portfolio that stops at the bound, then a search of the crowded sections for an arena with no waste."""
+"""Packing of intervals: a portfolio that stops at the bound, then a search of the crowded sections for an arena with no
+waste.
+"""
 
 from __future__ import annotations
 
@@ -69,14 +71,15 @@ def pack(
     Args:
         intervals: buffers.
         capacity: bytes; stop at the first packing within it. None: at the proven bound.
-        effort: work of the search, counted, so that the same input gives the same offsets on any machine; 0: the portfolio alone; more
-            than `MOST_EFFORT` is as good as endless.
+        effort: work of the search, counted, so that the same input gives the same offsets on any machine; 0: the
+            portfolio alone; more than `MOST_EFFORT` is as good as endless.
         seed: of the restarts.
         deadline: `time.monotonic()` seconds at which the search stops with what it has.
         progress: called now and then with the arena and the bound, in bytes.
-    Source: the portfolio is that of Pisarchyk and Lee 2020; for the search see `planner.kernels.canonical`. Ours differs from
-        MiniMalloc (Moffitt 2023): the first target is the bound, and only the buffers of crowded sections are searched, the others
-        placed around them; always an incumbent.
+    Source: the portfolio is that of Pisarchyk and Lee 2020; for the search see `planner.kernels.canonical`. Ours
+    differs from
+        MiniMalloc (Moffitt 2023): the first target is the bound, and only the buffers of crowded sections are searched,
+        the others placed around them; always an incumbent.
     """
     search = _Search(intervals, capacity, seed, deadline, progress)
     try:
@@ -160,7 +163,9 @@ class _Search:
         yield "birth best-fit", self._decreasing(-sections.first, sections.size), True
 
     def order(self, name: PlacementOrder) -> Ints:
-        """Rows in the order they are placed: decreasing size, or those live at the busiest section first, and then by size."""
+        """Rows in the order they are placed: decreasing size, or those live at the busiest section first, and then by
+        size.
+        """
         size = self.sections.size
         return self._decreasing(size) if name == "size" else self._decreasing(self._busiest(), size)
 
@@ -197,7 +202,8 @@ class _Search:
     # ------------------------------------------------------------------------------------------------ search
 
     def _attempt(self, target: int, work: int) -> tuple[int, Literal["packed", "failed", "large"]]:
-        """Pack the buffers of the crowded sections within a target, and the others around them: (work spent, what came of it).
+        """Pack the buffers of the crowded sections within a target, and the others around them: (work spent, what came
+        of it).
 
         A buffer that then goes above the target adds its sections to the crowded ones, and all is packed again.
         """

@@ -33,7 +33,9 @@ def best_fit(graph: Graph, schedule: Schedule, *, memory: MemoryModel, order: Pl
 
 
 def auto(graph: Graph, schedule: Schedule, *, memory: MemoryModel) -> Allocation:
-    """As `exact`, with a quarter of the search where the portfolio leaves a gap, and all of it where more than a thousandth is left."""
+    """As `exact`, with a quarter of the search where the portfolio leaves a gap, and all of it where more than a
+    thousandth is left.
+    """
     buffers = _Buffers(graph, schedule, memory)
     found = buffers.allocation(pack, "auto", effort=1.0)
     if found.arena_bytes - found.bound_bytes <= found.bound_bytes // 1000:
@@ -42,12 +44,16 @@ def auto(graph: Graph, schedule: Schedule, *, memory: MemoryModel) -> Allocation
 
 
 def exact(graph: Graph, schedule: Schedule, *, memory: MemoryModel, effort: float = 4.0, seed: int = 0) -> Allocation:
-    """The smallest arena that rules and a search can find, and the bound proven on it; see `planner.packing.arena.pack`."""
+    """The smallest arena that rules and a search can find, and the bound proven on it; see
+    `planner.packing.arena.pack`.
+    """
     return _Buffers(graph, schedule, memory).allocation(pack, "exact", effort=effort, seed=seed)
 
 
 def proves(graph: Graph, schedule: Schedule, memory: MemoryModel, bound_bytes: int) -> bool:
-    """True if no arena of this schedule's buffers is smaller, as far as that can be proven again: by what is live, else by `exact`."""
+    """True if no arena of this schedule's buffers is smaller, as far as that can be proven again: by what is live, else
+    by `exact`.
+    """
     buffers = _Buffers(graph, schedule, memory)
     for options in ({"effort": 0}, {"effort": 4.0}):
         found = buffers.allocation(pack, "exact", **options).bound_bytes
@@ -71,9 +77,15 @@ class _Buffers:
         found = packer(Intervals(live.nbytes, live.start, live.end, aligned, free), **options)
         values, ops = self.evaluator.encoded.value_names, self.evaluator.encoded.op_names
         columns = zip(
-            live.value.tolist(), live.workspace.tolist(), live.execution.tolist(), live.nbytes.tolist(),
-            live.start.tolist(), live.end.tolist(), found.offset.tolist(), strict=True,
-        )  # fmt: skip
+            live.value.tolist(),
+            live.workspace.tolist(),
+            live.execution.tolist(),
+            live.nbytes.tolist(),
+            live.start.tolist(),
+            live.end.tolist(),
+            found.offset.tolist(),
+            strict=True,
+        )
         buffers = tuple(
             Buffer(ops[row] if workspace else values[row], execution, workspace, nbytes, start, end, offset)
             for row, workspace, execution, nbytes, start, end, offset in columns

@@ -29,8 +29,8 @@ class Intervals(NamedTuple):
 class Sections(NamedTuple):
     """Intervals reduced to what matters for packing.
 
-    A section is a largest set of buffers live at once: time is cut at the first birth after a death. The unit divides all sizes,
-    and all alignments where these matter, so nothing is rounded.
+    A section is a largest set of buffers live at once: time is cut at the first birth after a death. The unit divides
+    all sizes, and all alignments where these matter, so nothing is rounded.
 
     Args:
         unit: bytes.
@@ -78,7 +78,9 @@ def sections_of(intervals: Intervals) -> Sections:
 
 
 def _unit(intervals: Intervals, real: np.typing.NDArray[np.bool_]) -> int:
-    """Bytes that divide all sizes and fixed offsets, and all alignments too unless they divide it, and so are kept by themselves."""
+    """Bytes that divide all sizes and fixed offsets, and all alignments too unless they divide it, and so are kept by
+    themselves.
+    """
     given = np.concatenate((intervals.nbytes[real], intervals.fixed[real & (intervals.fixed > 0)]))
     unit = int(np.gcd.reduce(given, initial=0))
     if unit and (unit % intervals.alignment[real]).any():

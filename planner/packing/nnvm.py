@@ -1,6 +1,7 @@
 """The original's allocator: in-place pairs and whole shared blocks, as MXNet's nnvm planned them for Chen et al. 2016.
 
-One pass in execution order. Every storage counts its uses; where the count reaches 0 its block goes to a free list, and a later
+One pass in execution order. Every storage counts its uses; where the count reaches 0 its block goes to a free list, and
+a later
 request takes a block of about its size from there. A block is one whole buffer: no splitting, no offsets inside.
 """
 
@@ -33,8 +34,8 @@ class Sharing(NamedTuple):
         block [rows]: block id, in order of first allocation; -1: no storage, or one of 0 bytes.
         uses [rows]: input positions that read it, and one more where it is held longer.
         end [rows]: step after the last of the storage that the row's making allocated.
-        read_ptr [steps+1], read_row: rows read at each step by input position; values of residents have rows behind all others.
-        scratch_block [steps]: block of the step's workspace, or -1.
+        read_ptr [steps+1], read_row: rows read at each step by input position; values of residents have rows behind all
+        others. scratch_block [steps]: block of the step's workspace, or -1.
         block_bytes [blocks]: final sizes.
         pairs_taken: in-place pairs that happened.
     """
@@ -59,25 +60,34 @@ class Sharing(NamedTuple):
         return sum(self.block_bytes.tolist())
 
 
-def nnvm(graph: Graph, schedule: Schedule, *, memory: MemoryModel, match_range: int = MATCH_RANGE, colours: int = 1) -> Allocation:
+def nnvm(
+    graph: Graph, schedule: Schedule, *, memory: MemoryModel, match_range: int = MATCH_RANGE, colours: int = 1
+) -> Allocation:
     """Whole blocks, shared in execution order; the arena is the sum of the blocks.
 
-    In-place pairs, tried in the order of the schema, take an input's block if nothing else will use it (its count is 1) or the pair is
-    an identity, and if somebody uses the output. The other outputs, largest first, request blocks: the smallest free one of
-    size .. size * match_range, else the largest of size / match_range .. size, which grows. Then the inputs' counts fall.
+    In-place pairs, tried in the order of the schema, take an input's block if nothing else will use it (its count is 1)
+    or the pair is
+    an identity, and if somebody uses the output. The other outputs, largest first, request blocks: the smallest free
+    one of size .. size * match_range, else the largest of size / match_range .. size, which grows. Then the inputs'
+    counts fall.
 
     Args:
-        match_range: how many times larger or smaller than a request a free block may be; 0 never shares. Larger is not always better.
-        colours: with k > 1, the longest path of ops without a colour gets a colour of its own, k - 1 times; a free block serves only ops
-            of the colour of the op that released it, so that sharing never makes one parallel path wait for another.
+        match_range: how many times larger or smaller than a request a free block may be; 0 never shares. Larger is not
+            always better.
+        colours: with k > 1, the longest path of ops without a colour gets a colour of its own, k - 1 times; a free
+            block serves only ops of the colour of the op that released it, so that sharing never makes one parallel
+            path wait for another.
     Raises:
         ScheduleError: the schedule is illegal.
         PlannerError: match_range below 0, or colours below 1.
-    Source: Chen et al. 2016, section 3, as shipped in nnvm (`plan_memory.cc`, MXNet 0.9 to 1.5). Equal to it block for block on graphs
-        that it can express. Ours adds: views and updates join the block of their input and add their uses; workspace and copies of
-        kept siblings are requests of one step; what a schedule frees later than its last read is used until then; sizes are rounded up to
-        the alignment; values of 0 bytes have no block. And it takes no pair that rule 10 of the memory model does not take: the original
-        would, where the rule has given the input to an output that nobody uses, or the output to an input that is read twice.
+    Source: Chen et al. 2016, section 3, as shipped in nnvm (`plan_memory.cc`, MXNet 0.9 to 1.5). Equal to it block for
+    block on graphs
+        that it can express. Ours adds: views and updates join the block of their input and add their uses; workspace
+            and copies of
+        kept siblings are requests of one step; what a schedule frees later than its last read is used until then; sizes
+        are rounded up to the alignment; values of 0 bytes have no block. And it takes no pair that rule 10 of the
+        memory model does not take: the original would, where the rule has given the input to an output that nobody
+            uses, or the output to an input that is read twice.
     """
     evaluator = evaluator_of(graph, memory)
     evaluator.liveness(schedule)  # refuses an illegal schedule
@@ -87,9 +97,14 @@ def nnvm(graph: Graph, schedule: Schedule, *, memory: MemoryModel, match_range: 
     own = np.flatnonzero(sharing.storage == np.arange(len(sharing.storage)))
     value, start = sharing.value[own], sharing.step[own]
     rows = zip(
-        value.tolist(), sharing.execution[start].tolist(), arrays.storage_bytes[value].tolist(), start.tolist(),
-        sharing.end[own].tolist(), sharing.block[own].tolist(), strict=True,
-    )  # fmt: skip
+        value.tolist(),
+        sharing.execution[start].tolist(),
+        arrays.storage_bytes[value].tolist(),
+        start.tolist(),
+        sharing.end[own].tolist(),
+        sharing.block[own].tolist(),
+        strict=True,
+    )
     buffers = [
         Buffer(values[made], run, False, nbytes, begin, end, offsets[block] if block >= 0 else 0)
         for made, run, nbytes, begin, end, block in rows
@@ -97,24 +112,36 @@ def nnvm(graph: Graph, schedule: Schedule, *, memory: MemoryModel, match_range: 
     scratch = np.flatnonzero(sharing.scratch_block >= 0)
     scratch_op = sharing.sequence[scratch]
     columns = zip(
-        scratch_op.tolist(), sharing.execution[scratch].tolist(), arrays.workspace[scratch_op].tolist(), scratch.tolist(),
-        sharing.scratch_block[scratch].tolist(), strict=True,
-    )  # fmt: skip
-    buffers.extend(Buffer(ops[op], run, True, nbytes, step, step + 1, offsets[block]) for op, run, nbytes, step, block in columns)
+        scratch_op.tolist(),
+        sharing.execution[scratch].tolist(),
+        arrays.workspace[scratch_op].tolist(),
+        scratch.tolist(),
+        sharing.scratch_block[scratch].tolist(),
+        strict=True,
+    )
+    buffers.extend(
+        Buffer(ops[op], run, True, nbytes, step, step + 1, offsets[block]) for op, run, nbytes, step, block in columns
+    )
     resident_bytes = int(arrays.resident_bytes[0])
     top = max((buffer.offset + buffer.nbytes for buffer in buffers), default=0)
     return Allocation(tuple(buffers), resident_bytes, resident_bytes + top, "nnvm")
 
 
 def share_blocks(
-    evaluator: Evaluator, schedule: Schedule | Ints, *, match_range: int = MATCH_RANGE, colours: int = 1, first_outputs: bool = False
+    evaluator: Evaluator,
+    schedule: Schedule | Ints,
+    *,
+    match_range: int = MATCH_RANGE,
+    colours: int = 1,
+    first_outputs: bool = False,
 ) -> Sharing:
-    """The blocks of `nnvm` by themselves, fast: what a search asks of a sequence of op rows with canonical frees, or of a schedule.
+    """The blocks of `nnvm` by themselves, fast: what a search asks of a sequence of op rows with canonical frees, or of
+    a schedule.
 
     Args:
         schedule: a legal schedule, or a sequence of op rows.
-        first_outputs: of a sequence, hold the first instance of each graph output to the end instead of the last, as the original
-            does: its copies are nodes of their own, and the output stays on the node it was.
+        first_outputs: of a sequence, hold the first instance of each graph output to the end instead of the last, as
+            the original does: its copies are nodes of their own, and the output stays on the node it was.
     Raises:
         ScheduleError: a step reads what is not live. Other faults are for the judge to find.
         PlannerError: match_range below 0, or colours below 1.
@@ -138,7 +165,9 @@ def share_blocks(
     free_row = np.empty(len(freed), dtype=np.int64)
     illegal = count_uses(arrays, sequence, free_ptr, freed, row_ptr, execution, read_row, kept, uses, free_row)
     if illegal >= 0:
-        raise ScheduleError("the schedule is illegal; simulate() names the step", op=evaluator.encoded.op_names[sequence[illegal]])
+        raise ScheduleError(
+            "the schedule is illegal; simulate() names the step", op=evaluator.encoded.op_names[sequence[illegal]]
+        )
     if first_outputs:
         made = np.arange(rows) - np.repeat(row_ptr[:-1] - arrays.out_ptr[sequence], outputs)
         uses[:rows][arrays.is_output[made] & (np.repeat(execution, outputs) == 0)] += 1
@@ -151,9 +180,22 @@ def share_blocks(
     alignment = evaluator.memory.alignment
     workspace_bytes = -(-arrays.workspace // alignment) * alignment
     blocks, pairs = share(
-        arrays, sequence, free_ptr, row_ptr, read_row, kept, uses, free_row, colour, workspace_bytes, match_range, storage, block, end,
+        arrays,
+        sequence,
+        free_ptr,
+        row_ptr,
+        read_row,
+        kept,
+        uses,
+        free_row,
+        colour,
+        workspace_bytes,
+        match_range,
+        storage,
+        block,
+        end,
         block_bytes,
-    )  # fmt: skip
+    )
     step = np.repeat(np.arange(steps), outputs)
     under = storage[:rows]
     return Sharing(
@@ -176,8 +218,9 @@ def share_blocks(
 def fold_additions(graph: Graph, sharing: Sharing, *, additions: frozenset[str] = frozenset({"_grad_add"})) -> Ints:
     """Block of each row after the original's add-to pass, for parity only: totals do not change.
 
-    Where an addition's sum took the block of its left operand, and the right one is read once and made later, MXNet lets the maker of the
-    right operand add to that block, and prints the right operand on it. An `Allocation` cannot say so: both operands are live.
+    Where an addition's sum took the block of its left operand, and the right one is read once and made later, MXNet
+    lets the maker of the right operand add to that block, and prints the right operand on it. An `Allocation` cannot
+    say so: both operands are live.
 
     Args:
         additions: the operators (`Op.op`) that add their second input to their first.

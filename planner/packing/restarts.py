@@ -11,11 +11,13 @@ from planner.analysis.encode import Ints
 from planner.kernels.canonical import AGENDA, CROWDED, FRAME, STATE, descend
 from planner.packing.intervals import Sections
 
-#: Work of the first try of each ranking: rows of buffers and sections looked at; each round has twice that of the one before.
+#: Work of the first try of each ranking: rows of buffers and sections looked at; each round has twice that of the one
+#: before.
 FIRST_TRY: Final = 4_000_000
 #: Tie-breaks: (lifetimes in time, not in sections; the busiest section's load comes first; area comes before lifetime).
 _RANKINGS: Final = (
-    (True, True, False), (False, True, True), (False, False, False), (False, True, False), (False, False, True), (True, True, True),
+    (True, True, False), (False, True, True), (False, False, False), (False, True, False), (False, False, True), (True,
+        True, True),
 )  # fmt: skip
 #: Most that the logarithm of a lifetime is disturbed by.
 _SPREADS: Final = (0.05, 0.2)
@@ -24,7 +26,8 @@ _SPREADS: Final = (0.05, 0.2)
 def turns(core: Sections, width: Ints, capacity: int, seed: int) -> Iterator[tuple[Descent, int]]:
     """(a search, the work until which to go on with it), without end.
 
-    Each round gives the searches of all rankings twice the work they have had, and as much again to short ones whose keys are
+    Each round gives the searches of all rankings twice the work they have had, and as much again to short ones whose
+    keys are
     disturbed a little: which ranking is lucky cannot be known.
     """
     tries: list[Descent] = []
@@ -89,15 +92,37 @@ class Descent:
             raised, lifted, loaded = self.trails
             outcome = int(
                 descend(
-                    core.size, core.alignment, core.fixed, core.first, core.last, self.base, self.by_load, self.capacity, work_limit,
-                    load, minimum, placed, member, floor[:-1], fresh[:-1], left[:-1], crossing, raised, lifted, loaded, self.frame,
-                    self.agenda, self.state,
+                    core.size,
+                    core.alignment,
+                    core.fixed,
+                    core.first,
+                    core.last,
+                    self.base,
+                    self.by_load,
+                    self.capacity,
+                    work_limit,
+                    load,
+                    minimum,
+                    placed,
+                    member,
+                    floor[:-1],
+                    fresh[:-1],
+                    left[:-1],
+                    crossing,
+                    raised,
+                    lifted,
+                    loaded,
+                    self.frame,
+                    self.agenda,
+                    self.state,
                 )
-            )  # fmt: skip
+            )
             if outcome != CROWDED:
                 return outcome
             used = (self.state[3], self.state[4], self.state[8])
             self.trails = [
-                np.concatenate((trail, np.zeros_like(trail))) if len(trail) - rows < len(self.frame) + len(self.agenda) else trail
+                np.concatenate((trail, np.zeros_like(trail)))
+                if len(trail) - rows < len(self.frame) + len(self.agenda)
+                else trail
                 for trail, rows in zip(self.trails, used, strict=True)
             ]

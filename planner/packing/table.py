@@ -47,26 +47,35 @@ class Table(msgspec.Struct, frozen=True):
         return tuple(Buffer(name, 0, False, nbytes, start, end, offset) for name, nbytes, start, end, offset in rows)
 
     def check(self, packing: Packing) -> None:
-        """Hold a packing to the table: offsets aligned and as fixed, no two buffers on one byte at a time, the arena as it says.
+        """Hold a packing to the table: offsets aligned and as fixed, no two buffers on one byte at a time, the arena as
+        it says.
 
         Raises:
             VerificationError: names the buffer.
         """
         buffers = self.buffers(packing)
         _check_apart(buffers)
-        for buffer, alignment, fixed in zip(buffers, self.intervals.alignment.tolist(), self.intervals.fixed.tolist(), strict=True):
+        for buffer, alignment, fixed in zip(
+            buffers, self.intervals.alignment.tolist(), self.intervals.fixed.tolist(), strict=True
+        ):
             if buffer.offset < 0 or buffer.offset % alignment or fixed not in (-1, buffer.offset):
                 lawful = f"a multiple of {alignment}" if fixed < 0 else f"at {fixed}"
                 raise VerificationError(f"buffer {buffer.value!r} is at offset {buffer.offset}; it must be {lawful}")
-        top = max((buffer.offset + buffer.nbytes for buffer in buffers if buffer.nbytes and buffer.end > buffer.start), default=0)
+        top = max(
+            (buffer.offset + buffer.nbytes for buffer in buffers if buffer.nbytes and buffer.end > buffer.start),
+            default=0,
+        )
         if top != packing.top_bytes or packing.bound_bytes > top:
-            raise VerificationError(f"the packing says {packing.bound_bytes} to {packing.top_bytes} bytes; its buffers end at {top}")
+            raise VerificationError(
+                f"the packing says {packing.bound_bytes} to {packing.top_bytes} bytes; its buffers end at {top}"
+            )
 
     def to_csv(self, packing: Packing) -> str:
         """The table with the column `offset`, new or written over."""
         place = self.header.index("offset") if "offset" in self.header else len(self.header)
         text = io.StringIO()
-        returns = any("\r" in cell for row in (self.header, *self.rows) for cell in row)  # a lone one is not quoted by itself
+        # a lone one is not quoted by itself
+        returns = any("\r" in cell for row in (self.header, *self.rows) for cell in row)
         writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL)
         writer.writerow((*self.header[:place], "offset", *self.header[place + 1 :]))
         for row, offset in zip(self.rows, packing.offset.tolist(), strict=False):
@@ -77,8 +86,9 @@ class Table(msgspec.Struct, frozen=True):
 def read_table(path: str | os.PathLike[str], *, reserved: Sequence[tuple[int, int]] = ()) -> Table:
     """A table of buffers from a CSV file with a header.
 
-    Columns: id, lower, upper (live from lower until before upper), size in bytes; and alignment and fixed_offset, where empty cells
-    are 1 and "anywhere". Others are kept as they are; of these, gaps must be empty: a lifetime has none here.
+    Columns: id, lower, upper (live from lower until before upper), size in bytes; and alignment and fixed_offset, where
+    empty cells are 1 and "anywhere". Others are kept as they are; of these, gaps must be empty: a lifetime has none
+    here.
 
     Args:
         reserved: (offset, bytes) of regions no buffer may touch at any time.
@@ -100,7 +110,9 @@ def read_table(path: str | os.PathLike[str], *, reserved: Sequence[tuple[int, in
     missing = [column for column in REQUIRED if column not in header]
     if missing or len(set(header)) < len(header):
         wrong = f"has no column {missing[0]!r}" if missing else f"has a column {max(header, key=header.count)!r} twice"
-        raise PlanFileError(f"{name!r} {wrong}; the columns are {', '.join(REQUIRED)}, and alignment and fixed_offset if you wish")
+        raise PlanFileError(
+            f"{name!r} {wrong}; the columns are {', '.join(REQUIRED)}, and alignment and fixed_offset if you wish"
+        )
     found = [_row(f"{name!r}, line {number}", header, row) for number, row in lines[1:]]
     names = [str(row[0]) for row in found]
     known: set[str] = set()
@@ -137,9 +149,13 @@ def _row(where: str, header: tuple[str, ...], row: tuple[str, ...]) -> tuple[str
     if found["alignment"] < 1:
         raise PlanFileError(f"{where}: alignment {found['alignment']} is not at least 1")
     if found["fixed_offset"] > 0 and found["fixed_offset"] % found["alignment"]:
-        raise PlanFileError(f"{where}: fixed_offset {found['fixed_offset']} is no multiple of its alignment {found['alignment']}")
+        raise PlanFileError(
+            f"{where}: fixed_offset {found['fixed_offset']} is no multiple of its alignment {found['alignment']}"
+        )
     if cells.get("gaps"):
-        raise PlanFileError(f"{where}: a lifetime with gaps is not supported; give each part a row, or leave gaps empty")
+        raise PlanFileError(
+            f"{where}: a lifetime with gaps is not supported; give each part a row, or leave gaps empty"
+        )
     return name, found["size"], found["lower"], found["upper"], found["alignment"], found["fixed_offset"]
 
 
@@ -155,7 +171,15 @@ def _check_fixed(table: Table) -> None:
     numbers = table.intervals
     rows = np.flatnonzero(numbers.fixed >= 0).tolist()
     fixed = [
-        Buffer(table.names[r], 0, False, int(numbers.nbytes[r]), int(numbers.start[r]), int(numbers.end[r]), int(numbers.fixed[r]))
+        Buffer(
+            table.names[r],
+            0,
+            False,
+            int(numbers.nbytes[r]),
+            int(numbers.start[r]),
+            int(numbers.end[r]),
+            int(numbers.fixed[r]),
+        )
         for r in rows
     ]
     try:

@@ -1,10 +1,11 @@
-"""What a measured Python says about its devices when it ends. `planner.measure` copies this file, as `sitecustomize`, into a folder of
+"""What a measured Python says about its devices when it ends. `planner.measure` copies this file, as `sitecustomize`,
+into a folder of
 its own at the head of the child's PYTHONPATH.
 
-Only PyTorch knows what its caching allocator handed out, and it tells only its own process. So each Python under measurement registers one
-call for its end, which writes a file if the script itself has imported torch and used a device; it imports nothing that the script did
-not. A `sitecustomize` that is already there runs as it would have. The child's Python may be any other, without this package: hence the
-standard library alone, and types in comments.
+Only PyTorch knows what its caching allocator handed out, and it tells only its own process. So each Python under
+measurement registers one call for its end, which writes a file if the script itself has imported torch and used a
+device; it imports nothing that the script did not. A `sitecustomize` that is already there runs as it would have. The
+child's Python may be any other, without this package: hence the standard library alone, and types in comments.
 """
 
 import atexit
@@ -18,7 +19,9 @@ FOLDER = "PLANNER_MEASURE_FOLDER"
 
 def device_peaks(torch):
     # type: (object) -> list[dict[str, object]]
-    """Peaks of PyTorch's caching allocator in this process, an entry for each device it got memory on; [] where none was used."""
+    """Peaks of PyTorch's caching allocator in this process, an entry for each device it got memory on; [] where none
+    was used.
+    """
     cuda = getattr(torch, "cuda", None)
     if cuda is None or not cuda.is_initialized():
         return []
@@ -27,10 +30,15 @@ def device_peaks(torch):
         reserved_bytes = int(cuda.max_memory_reserved(index))
         if reserved_bytes:
             properties = cuda.get_device_properties(index)
-            found.append({
-                "device": "cuda:" + str(index), "name": str(properties.name), "uuid": str(getattr(properties, "uuid", "")),
-                "allocated_bytes": int(cuda.max_memory_allocated(index)), "reserved_bytes": reserved_bytes,
-            })  # fmt: skip
+            found.append(
+                {
+                    "device": "cuda:" + str(index),
+                    "name": str(properties.name),
+                    "uuid": str(getattr(properties, "uuid", "")),
+                    "allocated_bytes": int(cuda.max_memory_allocated(index)),
+                    "reserved_bytes": reserved_bytes,
+                }
+            )
     return found
 
 
@@ -53,7 +61,8 @@ def write_report(folder):
 if __name__ == "sitecustomize":
     if os.environ.get(FOLDER):
         atexit.register(write_report, os.environ[FOLDER])
-    # The next one on the path is the one that this stood before; that there is none is an ImportError, which `site` expects.
+    # The next one on the path is the one that this stood before; that there is none is an ImportError, which `site`
+    # expects.
     sys.path[:] = [entry for entry in sys.path if entry != os.path.dirname(os.path.abspath(__file__))]
     this = sys.modules.pop("sitecustomize")
     import_module("sitecustomize")

@@ -26,7 +26,9 @@ class Signals:
         self._waiting.append(number)
 
     def pass_on(self, tree: Tree) -> None:
-        """Send what came to the tree. What was typed at the terminal has reached it already, and twice may mean more than once."""
+        """Send what came to the tree. What was typed at the terminal has reached it already, and twice may mean more
+        than once.
+        """
         while self._waiting:
             number = self._waiting.pop(0)
             self._passed += 1

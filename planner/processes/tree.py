@@ -38,7 +38,8 @@ class Tree:
     def alive(self) -> set[Process]:
         """Those that run; who lost its parent is still ours, and so are its children."""
         found: set[Process] = set()
-        for process in sorted(self._seen, key=lambda process: process.create_time()):  # parents first: one look finds most
+        # parents first: one look finds most
+        for process in sorted(self._seen, key=lambda process: process.create_time()):
             if process not in found and process.is_running():
                 with suppress(self._psutil.Error):
                     found |= {process, *process.children(recursive=True)}
@@ -47,7 +48,8 @@ class Tree:
 
     def sample(self) -> None:
         """Add up what the tree holds now."""
-        resident = {process: nbytes for process in self.alive() if (nbytes := self._resident_bytes(process))}  # 0: it has ended
+        # 0: it has ended
+        resident = {process: nbytes for process in self.alive() if (nbytes := self._resident_bytes(process))}
         self.processes = len(resident)
         self.most_processes = max(self.most_processes, self.processes)
         largest_bytes = max(resident.values(), default=0)
@@ -58,8 +60,10 @@ class Tree:
     def _together_bytes(self, resident: dict[Process, int]) -> int:
         """The sum of PSS, unless what changes while it is read would count twice.
 
-        Where a process ends meanwhile, its shares go to the others: 0, the next sample will tell. A child made by vfork has its
-        parent's pages for its own until it becomes another program; read first, it has had time to, and has little left after.
+        Where a process ends meanwhile, its shares go to the others: 0, the next sample will tell. A child made by vfork
+            has its
+        parent's pages for its own until it becomes another program; read first, it has had time to, and has little left
+        after.
         """
         youngest_first = sorted(resident, key=lambda process: process.create_time(), reverse=True)
         total = sum(self._share_bytes(process, resident[process]) for process in youngest_first)
@@ -89,7 +93,9 @@ class Tree:
                 process.send_signal(number)
 
     def left(self, *, wait_seconds: float = _LEAVING_SECONDS) -> list[Process]:
-        """Those that still run, after a moment to end by themselves; also those that no sample saw, by their environment."""
+        """Those that still run, after a moment to end by themselves; also those that no sample saw, by their
+        environment.
+        """
         found = self.alive()
         for process in self._psutil.process_iter():
             with suppress(self._psutil.Error, OSError):

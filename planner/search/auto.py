@@ -33,12 +33,14 @@ _SEGMENTS: Final[tuple[Strategy, ...]] = (chen_sqrt, chen_budget, memonger, recu
 
 
 def auto(problem: Problem) -> Proposal:
-    """The optimum of at most nine ops; else minimum cuts, and annealing from what they find unless that is proven to be close.
+    """The optimum of at most nine ops; else minimum cuts, and annealing from what they find unless that is proven to be
+    close.
 
-    Where single values cut most of the forward pass, the dynamic program over chains is asked too. Graphs of more than `ANNEALED_OPS`
-    ops take the plan of "cuts"; where it finds none, the cheapest of Chen's planners, the original's and the recursive one; and where
-    these find none, "retention"; this and they at once where no op is of the backward pass: cuts are made where the program turns to it.
-    Without a budget all are asked, and the plan of least peak is taken.
+    Where single values cut most of the forward pass, the dynamic program over chains is asked too. Graphs of more than
+    `ANNEALED_OPS` ops take the plan of "cuts"; where it finds none, the cheapest of Chen's planners, the original's and
+    the recursive one; and where these find none, "retention"; this and they at once where no op is of the backward
+    pass: cuts are made where the program turns to it. Without a budget all are asked, and the plan of least peak is
+    taken.
 
     Raises:
         InfeasibleBudget: none fits; carries the least peak any of them reached.
@@ -51,7 +53,8 @@ def auto(problem: Problem) -> Proposal:
     ops = len(evaluator.keep_all)
     if ops <= ANNEALED_OPS:
         return _annealed(problem)
-    # Each plan tried costs as many steps as the graph has ops: fewer are tried, so that time grows no faster than the graph.
+    # Each plan tried costs as many steps as the graph has ops: fewer are tried, so that time grows no faster than the
+    # graph.
     less = msgspec.structs.replace(problem, effort=problem.effort * ANNEALED_OPS / ops)
     if problem.budget is None:
         return _best(less, ((cuts, *_SEGMENTS),))
@@ -64,7 +67,9 @@ def auto(problem: Problem) -> Proposal:
 
 
 def _annealed(problem: Problem) -> Proposal:
-    """Cuts, chains where the graph is nearly one, and what a sweep found nearby; then "retention" from the best of them."""
+    """Cuts, chains where the graph is nearly one, and what a sweep found nearby; then "retention" from the best of
+    them.
+    """
     evaluator = evaluator_of(problem.graph, problem.memory)
     part = evaluator.forward_part()
     chained = part is not None and 2 * len(part.position) >= int(part.origin.sum())
@@ -79,7 +84,9 @@ def _annealed(problem: Problem) -> Proposal:
         return msgspec.structs.replace(_best(problem, (_SEGMENTS,)), cut_short=True)
     if problem.budget is None:
         return retention(problem, starts=(lambda _: found, *_SEGMENTS))
-    once, cost = (sum(evaluator.encoded.arrays.cost[rows]) for rows in (evaluator.keep_all, evaluator.sequence(found.schedule)))
+    once, cost = (
+        sum(evaluator.encoded.arrays.cost[rows]) for rows in (evaluator.keep_all, evaluator.sequence(found.schedule))
+    )
     if found.cut_short or cost - once <= CLOSED * once:
         return found
     bound = certified_cost(problem.graph, problem.memory, problem.budget, plan_cost=cost).cost

@@ -1,7 +1,8 @@
 """Equal steps and a number of slots: which states of a chain to store so that reversing it runs fewest forwards.
 
-The schedules are the theory's, counted in steps and slots; here a step is a stage of the graph and a slot one cut between stages, or
-with `mixed` all that the backward ops of a stage read. What they take in bytes is for the judge to say.
+The schedules are the theory's, counted in steps and slots; here a step is a stage of the graph and a slot one cut
+between stages, or with `mixed` all that the backward ops of a stage read. What they take in bytes is for the judge to
+say.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _TABLE: Final = 1 << 20  # entries of a table of steps and slots
 
 
 def longest(slots: int, sweeps: int) -> int:
-    """beta(s, t): steps that can be reversed with so many slots if none is advanced over more often than `sweeps` times.
+    """beta(s, t): steps that can be reversed with so many slots if none is advanced over more often than `sweeps`
+    times.
 
     >>> [longest(3, t) for t in (1, 2, 3)]
     [4, 10, 20]
@@ -55,12 +57,13 @@ def forwards(steps: int, slots: int, *, mixed: bool = False) -> int:
 def binomial(problem: Problem, *, slots: int | None = None, mixed: bool | None = None) -> Proposal:
     """Store states of the forward pass as a chain of equal steps wants it.
 
-    Fewest forwards where all stages are of one size and cost, for a number of slots; it applies to any graph whose forward pass is a
-    chain of stages, and does not look at their sizes. Where there is none, keep-all is what it proposes.
+    Fewest forwards where all stages are of one size and cost, for a number of slots; it applies to any graph whose
+    forward pass is a chain of stages, and does not look at their sizes. Where there is none, keep-all is what it
+    proposes.
 
     Args:
-        slots: None tries 1, 2, 3, ... with ever larger gaps, and between them where the budget lies, and proposes the cheapest that
-            fits (without a budget, the one of least peak).
+        slots: None tries 1, 2, 3, ... with ever larger gaps, and between them where the budget lies, and proposes the
+            cheapest that fits (without a budget, the one of least peak).
         mixed: slots may hold all that the backward ops of a stage read; None tries both.
     Raises:
         InfeasibleBudget: nothing tried fits; carries the least peak seen.

@@ -1,7 +1,9 @@
-"""Chains of unequal stages: the cheapest persistent plan within a budget, by dynamic programming over stretches of the chain.
+"""Chains of unequal stages: the cheapest persistent plan within a budget, by dynamic programming over stretches of the
+chain.
 
-A plan is persistent if what it keeps it keeps until its backward op has read it. Of a stage it keeps nothing, the cut after it, or all
-that its backward ops read of it; and a cut that the backward ops of the stage before it read too may be kept on for them.
+A plan is persistent if what it keeps it keeps until its backward op has read it. Of a stage it keeps nothing, the cut
+after it, or all that its backward ops read of it; and a cut that the backward ops of the stage before it read too may
+be kept on for them.
 """
 
 from __future__ import annotations
@@ -32,20 +34,27 @@ _ALWAYS: Final = -(1 << 62)
 def chain(problem: Problem) -> Proposal:
     """Find the cheapest persistent plan of the forward pass as a chain of stages.
 
-    Stages lie between single storages through which all of the forward pass goes. What each takes is measured on the graph, in-place
-    pairs, workspaces and gradients that stay included, so that the peak the recurrence sees is the judge's.
+    Stages lie between single storages through which all of the forward pass goes. What each takes is measured on the
+    graph, in-place pairs, workspaces and gradients that stay included, so that the peak the recurrence sees is the
+    judge's.
 
-    A backward op that reads a cut and nothing else belongs to the stage after it; in short chains the plan with all of those in the
-    stage before is found too, and the better one taken. Either is exact over persistent plans of its chain, in bytes, while no front of
-    cost against headroom has more points than it may: 128 times the effort, more in short chains. Longer fronts are thinned, always to
-    the safe side: no plan is above the budget, and it costs no more than the best for a budget smaller by 1 / points of it for every
-    level of the recurrence. Chains of more than about 200 different stages are made shorter first. Plans that are not persistent, as
+    A backward op that reads a cut and nothing else belongs to the stage after it; in short chains the plan with all of
+    those in the stage before is found too, and the better one taken. Either is exact over persistent plans of its
+    chain, in bytes, while no front of
+    cost against headroom has more points than it may: 128 times the effort, more in short chains. Longer fronts are
+    thinned, always to
+    the safe side: no plan is above the budget, and it costs no more than the best for a budget smaller by 1 / points of
+    it for every level of the recurrence. Chains of more than about 200 different stages are made shorter first. Plans
+    that are not persistent, as
     where a kept value is dropped and made again, can be cheaper yet: nothing is claimed to be optimal.
 
     Raises:
-        InfeasibleBudget: no such plan fits, or the graph is no chain and keep-all does not; carries the least peak of such plans.
-    Source: Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova 2019, *Optimal checkpointing for heterogeneous chains*. Ours differs: bytes
-        are not rounded to 500 slots, equal stretches are solved once, and a cut outlives the stage after it where the one before reads it.
+        InfeasibleBudget: no such plan fits, or the graph is no chain and keep-all does not; carries the least peak of
+            such plans.
+    Source: Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova 2019, *Optimal checkpointing for heterogeneous chains*.
+    Ours differs: bytes
+        are not rounded to 500 slots, equal stretches are solved once, and a cut outlives the stage after it where the
+        one before reads it.
     """
     trials = Trials(problem, "chain")
     if problem.budget is not None and trials.best is not None:
@@ -76,9 +85,11 @@ def _try(search: Recurrence, trials: Trials) -> None:
 
 
 def recurrence(problem: Problem, trials: Trials, *, apart: bool) -> Recurrence | None:
-    """The chain that a problem's graph is, in as many stages as the effort allows for; None where it is none, or time runs out.
+    """The chain that a problem's graph is, in as many stages as the effort allows for; None where it is none, or time
+    runs out.
 
-    Where there are too many, the largest of every four cuts in a row is left out, again and again; with `apart`, None is returned.
+    Where there are too many, the largest of every four cuts in a row is left out, again and again; with `apart`, None
+    is returned.
 
     Args:
         apart: how backward ops that only read a cut are shared out: see `chain_stages`.
@@ -124,7 +135,8 @@ class Recurrence:
 
     Args:
         stages, actions: the chain.
-        effort: of the problem: at 1 a front has 128 points, in short chains more; one with more than it may have is thinned.
+        effort: of the problem: at 1 a front has 128 points, in short chains more; one with more than it may have is
+            thinned.
     """
 
     def __init__(self, stages: Stages, actions: Actions, *, effort: float = 1.0) -> None:
@@ -133,7 +145,8 @@ class Recurrence:
         self.table, self.costs = actions.table, actions.costs
         self.count = len(stages.first)
         self.kind, self.of_kind = _kinds(self.table, self.costs)
-        ways = 1 + self.table[:, kernels.READS_AFTER]  # each state of either end is solved, and each way to leave a cut tried
+        # each state of either end is solved, and each way to leave a cut tried
+        ways = 1 + self.table[:, kernels.READS_AFTER]
         lengths = self.of_kind[:, 1] - self.of_kind[:, 0]
         self.cuts = int((lengths * ways[self.of_kind[:, 1]]).sum() * ways.mean())
         self.points = max(8, int(min(effort * max(_POINTS, min(_WORK / max(1, self.cuts), 1 << 16)), _MOST_POINTS)))
@@ -153,7 +166,10 @@ class Recurrence:
         self.pool_h, self.pool_c = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.float64)
         self.pool_h[0], self.pool_c[0] = _ALWAYS, 0.0
         used = np.ones(1, dtype=np.int64)
-        self.scratch = np.empty((3, 12 * points + 16), dtype=np.int64), np.empty((3, 12 * points + 16), dtype=np.float64)
+        self.scratch = (
+            np.empty((3, 12 * points + 16), dtype=np.int64),
+            np.empty((3, 12 * points + 16), dtype=np.float64),
+        )
         lengths = np.cumsum(self.of_kind[:, 1] - self.of_kind[:, 0] + 1)
         done = 0
         while done < kinds:
@@ -161,18 +177,40 @@ class Recurrence:
                 return None
             goal = int(np.searchsorted(lengths, (lengths[done - 1] if done else 0) + _SLICE)) + 1
             now = kernels.stretches(
-                self.table, self.costs, self.kind, self.of_kind, done, min(goal, kinds), limit, points, least,
-                self.fronts, self.pool_h, self.pool_c, used, *self.scratch,
-            )  # fmt: skip
+                self.table,
+                self.costs,
+                self.kind,
+                self.of_kind,
+                done,
+                min(goal, kinds),
+                limit,
+                points,
+                least,
+                self.fronts,
+                self.pool_h,
+                self.pool_c,
+                used,
+                *self.scratch,
+            )
             done = self._grown(now, done)
         following = self.count - 1
         while following >= 0:
             if stop():
                 return None
             now = kernels.sweeps(
-                self.table, self.kind, following, max(-1, following - 64), limit, points, least,
-                self.fronts, self.pool_h, self.pool_c, used, *self.scratch,
-            )  # fmt: skip
+                self.table,
+                self.kind,
+                following,
+                max(-1, following - 64),
+                limit,
+                points,
+                least,
+                self.fronts,
+                self.pool_h,
+                self.pool_c,
+                used,
+                *self.scratch,
+            )
             following = self._grown(now, following)
         start, size = self.fronts[kinds, 0, 0]
         return int(self.pool_h[start]) if size else None
@@ -194,7 +232,8 @@ class Recurrence:
 
     def sequence(self, headroom: int) -> Ints:
         """Its op rows."""
-        headroom = self.plan(headroom).peak_bytes - self.resident_bytes  # of plans that cost the same, that of least peak
+        # of plans that cost the same, that of least peak
+        headroom = self.plan(headroom).peak_bytes - self.resident_bytes
         parts: list[Ints] = []
         todo: list[_Stretch | Ints] = [_Stretch(True, 0, self.count - 1, False, False, headroom)]
         while todo:
@@ -214,12 +253,29 @@ class Recurrence:
             return [stages.leaf[out][t], stages.backward[t]]
         choice = np.empty(4, dtype=np.int64)
         kernels.choose(
-            self.table, self.costs, self.kind, self.fronts, self.pool_h, self.pool_c, s, t, int(outlives), int(out),
-            not first, headroom, self.points, *self.scratch, choice,
-        )  # fmt: skip
+            self.table,
+            self.costs,
+            self.kind,
+            self.fronts,
+            self.pool_h,
+            self.pool_c,
+            s,
+            t,
+            int(outlives),
+            int(out),
+            not first,
+            headroom,
+            self.points,
+            *self.scratch,
+            choice,
+        )
         k, stays, delta, then = choice.tolist()
         if k == -2:
-            return [stages.leaf[out][t], stages.backward[t], what._replace(t=t - 1, out=False, headroom=headroom - delta)]
+            return [
+                stages.leaf[out][t],
+                stages.backward[t],
+                what._replace(t=t - 1, out=False, headroom=headroom - delta),
+            ]
         run = stages.first if first else stages.advance
         if k == -1:
             above = _Stretch(first, s + 1, t, bool(stays), out, headroom - delta)

@@ -1,7 +1,7 @@
 """Chen, Xu, Zhang and Guestrin 2016: sqrt(n) segments (4.2), and the budget search of Alg. 3 and appendix A.
 
-Both cut the forward pass at candidate tensors, keep those and the last segment, and run the rest a second time just before the
-backward op that needs it. They differ in which cuts they try.
+Both cut the forward pass at candidate tensors, keep those and the last segment, and run the rest a second time just
+before the backward op that needs it. They differ in which cuts they try.
 """
 
 from __future__ import annotations
@@ -41,17 +41,18 @@ def chen_sqrt(problem: Problem) -> Proposal:
 def chen_budget(problem: Problem, *, sweeps: int = 128) -> Proposal:
     """Cut the forward pass into segments whose own activations fit a threshold, and sweep the threshold.
 
-    Cost against threshold is not monotone, so every candidate is evaluated exactly. Of each threshold's cuts, a prefix can
-    do: everything after its last cut is then kept, which is cheaper and larger; the shortest prefix that fits is found by
-    bisection.
+    Cost against threshold is not monotone, so every candidate is evaluated exactly. Of each threshold's cuts, a prefix
+    can
+    do: everything after its last cut is then kept, which is cheaper and larger; the shortest prefix that fits is found
+    by bisection.
 
     Args:
         sweeps: thresholds tried at effort 1; O(sweeps * log(cuts) * ops).
     Raises:
         InfeasibleBudget: no threshold fits; carries the least peak seen, in bytes.
     Source: Chen et al. 2016, Alg. 3 and appendix A. Ours differs: the last segment is never recomputed, prefixes of the
-        cuts are tried, thresholds are judged by exact peak, not by x + y, and where single tensors cut the graph badly (a
-        stretch between them makes a quarter of the bytes), places crossed by a few tensors are candidates too.
+        cuts are tried, thresholds are judged by exact peak, not by x + y, and where single tensors cut the graph badly
+        (a stretch between them makes a quarter of the bytes), places crossed by a few tensors are candidates too.
     """
     trials = Trials(problem, "chen-budget")
     part = trials.evaluator.forward_part()
@@ -78,7 +79,8 @@ def _cuts_well(part: ForwardPart) -> bool:
 def _sweep(segments: _Segments, sweeps: float) -> None:
     """Thresholds over the whole range, then finer between the neighbours of the best."""
     part = segments.part
-    useful = max(8, len(part.gap_bytes) ** 2)  # no more thresholds than stretches between two candidates make different cuts
+    # no more thresholds than stretches between two candidates make different cuts
+    useful = max(8, len(part.gap_bytes) ** 2)
     count = max(8, int(min(sweeps, useful)))
     thresholds = sorted({*_appendix_thresholds(part), *_spread_thresholds(part, count)})
     for threshold in thresholds:
@@ -93,7 +95,9 @@ def _sweep(segments: _Segments, sweeps: float) -> None:
 
 
 def _equal_cuts(part: ForwardPart) -> Cuts:
-    """Cuts nearest to the ends of k equal segments in bytes, k = round(sqrt(candidates)); the last segment stays open."""
+    """Cuts nearest to the ends of k equal segments in bytes, k = round(sqrt(candidates)); the last segment stays
+    open.
+    """
     reached = np.cumsum(part.gap_bytes)
     if not len(reached):
         return ()
@@ -118,7 +122,9 @@ def _appendix_thresholds(part: ForwardPart) -> set[int]:
 
 
 def _spread_thresholds(part: ForwardPart, count: int) -> set[int]:
-    """Thresholds from the smallest gap to the whole forward pass: evenly in the logarithm, and 1, 2, 3, ... equal segments."""
+    """Thresholds from the smallest gap to the whole forward pass: evenly in the logarithm, and 1, 2, 3, ... equal
+    segments.
+    """
     total = int(part.gap_bytes.sum()) + part.tail_bytes
     low = max(1, int(part.gap_bytes.min()))
     ratio = max(1.0, total / low)
@@ -136,11 +142,13 @@ class _Segments:
         arrays, keep_all = self.evaluator.encoded.arrays, self.evaluator.keep_all
         self._keep_all_cost = float(arrays.cost[keep_all].sum())
         runs = np.bincount(self._sequence(part.droppable.astype(np.int64)), minlength=len(arrays.cost))
-        self._rerun_cost: Floats = np.where(runs > 1, arrays.cost, 0.0)  # of ops that run again when everything is dropped
+        # of ops that run again when everything is dropped
+        self._rerun_cost: Floats = np.where(runs > 1, arrays.cost, 0.0)
 
     def evaluate(self, cuts: Cuts) -> Candidate | None:
         """Peak and cost of the plan that keeps these cuts and everything after the last."""
-        places = tuple(self.part.position[list(cuts)].tolist())  # what crosses a place is kept, whichever candidates it is one of
+        # what crosses a place is kept, whichever candidates it is one of
+        places = tuple(self.part.position[list(cuts)].tolist())
         return self.trials.evaluate(places, lambda: self.sequence(cuts))
 
     def sequence(self, cuts: Cuts) -> Ints:
@@ -156,7 +164,9 @@ class _Segments:
     def _sequence(self, counts: Ints) -> Ints:
         keep_all = self.evaluator.keep_all
         sequence = np.empty(len(keep_all) + int(counts.sum()), dtype=np.int64)
-        length = recompute(self.evaluator.encoded.arrays, keep_all, counts, self.part.origin, np.full(len(counts), -1), sequence)
+        length = recompute(
+            self.evaluator.encoded.arrays, keep_all, counts, self.part.origin, np.full(len(counts), -1), sequence
+        )
         return sequence[:length]
 
     def try_threshold(self, threshold: int) -> None:
@@ -192,7 +202,9 @@ class _Segments:
                 too_few = middle
 
     def _prefix_costs(self, cuts: Cuts) -> list[float]:
-        """About what recomputing costs with the first 0, 1, 2, ... of the cuts: all ops before the last, members apart."""
+        """About what recomputing costs with the first 0, 1, 2, ... of the cuts: all ops before the last, members
+        apart.
+        """
         costs = [0.0]
         reached = np.cumsum(self._rerun_cost)
         saved = 0.0

@@ -1,4 +1,6 @@
-"""Minimum cuts over one instant of the program: what to keep is priced per byte, and what is dropped runs again just in time."""
+"""Minimum cuts over one instant of the program: what to keep is priced per byte, and what is dropped runs again just in
+time.
+"""
 
 from __future__ import annotations
 
@@ -53,11 +55,13 @@ class _Vertex(NamedTuple):
 
 
 def cuts(problem: Problem) -> Proposal:
-    """Keep what a minimum cut keeps at a price per byte, run the rest again just in time, and mix plans to meet the budget.
+    """Keep what a minimum cut keeps at a price per byte, run the rest again just in time, and mix plans to meet the
+    budget.
 
-    All cuts over the price are the lower hull of kept bytes and recomputed cost for plans that run an op at most twice. Where a long
-    stretch is dropped, its own values exceed the budget when it runs again: then checkpoints are kept in any case, as few as leave
-    no stretch of more than some bytes, for many such thresholds. Every plan is judged by its exact peak.
+    All cuts over the price are the lower hull of kept bytes and recomputed cost for plans that run an op at most twice.
+    Where a long
+    stretch is dropped, its own values exceed the budget when it runs again: then checkpoints are kept in any case, as
+    few as leave no stretch of more than some bytes, for many such thresholds. Every plan is judged by its exact peak.
 
     Raises:
         InfeasibleBudget: nothing tried fits; carries the least peak seen, in bytes.
@@ -95,7 +99,8 @@ class _Cuts:
         problem = self.trials.problem
         bound = 0.0 if problem.budget is None else certified_cost(problem.graph, problem.memory, problem.budget).cost
         sets = list(self._checkpoints())
-        spread = sorted(range(len(sets)), key=lambda k: f"{k:b}"[::-1].ljust(20, "0"))  # so that fewer of them are spread over all
+        # so that fewer of them are spread over all
+        spread = sorted(range(len(sets)), key=lambda k: f"{k:b}"[::-1].ljust(20, "0"))
         for k in spread[: max(_LEAST_SETS, round(_SWEPT_ROWS / len(self.before) * problem.effort))]:
             if self.trials.stop() or self._done(bound):
                 return
@@ -139,12 +144,18 @@ class _Cuts:
             if refinement.best is None or self._done(bound):
                 return
             refinement.thin(moves)
-            refinement.renew(refinement.best if turn < 2 else others[turn - 2], renewals, self.trials.problem.seed + turn, bound)
+            refinement.renew(
+                refinement.best if turn < 2 else others[turn - 2], renewals, self.trials.problem.seed + turn, bound
+            )
         refinement.thin(moves)
 
     def _done(self, bound: float) -> bool:
         """True if the best plan costs at most a hundred-thousandth more than any can."""
-        return self.trials.problem.budget is not None and self.trials.best is not None and self.trials.best.cost <= bound * (1 + _CLOSE)
+        return (
+            self.trials.problem.budget is not None
+            and self.trials.best is not None
+            and self.trials.best.cost <= bound * (1 + _CLOSE)
+        )
 
     def _nested(self) -> list[Ints]:
         """What plans look like that run an op more often: the proposal of "recursive", fitting or not."""
@@ -155,9 +166,11 @@ class _Cuts:
             return []
 
     def _checkpoints(self) -> Iterator[Flags]:
-        """Ops kept in any case: none; then, for each kind of candidate cut, as few as leave no stretch above a threshold.
+        """Ops kept in any case: none; then, for each kind of candidate cut, as few as leave no stretch above a
+        threshold.
 
-        The backward pass starts at the end of the forward one, where all that was kept is still live: stretches that end there have
+        The backward pass starts at the end of the forward one, where all that was kept is still live: stretches that
+            end there have
         less room. So bytes are also counted as more the later they are made.
         """
         nothing = np.zeros(len(self.before), dtype=np.bool_)
@@ -168,8 +181,14 @@ class _Cuts:
             if part is None or not len(part.members):
                 continue
             reached = np.cumsum(part.gap_bytes)
-            counted = (part.gap_bytes / (1 - steepness * reached / max(1, int(reached[-1]) + part.tail_bytes))).astype(np.int64)
-            for threshold in np.geomspace(max(1, int(counted.sum())), max(1, int(counted.min())), _THRESHOLDS).astype(np.int64).tolist():
+            counted = (part.gap_bytes / (1 - steepness * reached / max(1, int(reached[-1]) + part.tail_bytes))).astype(
+                np.int64
+            )
+            for threshold in (
+                np.geomspace(max(1, int(counted.sum())), max(1, int(counted.min())), _THRESHOLDS)
+                .astype(np.int64)
+                .tolist()
+            ):
                 chosen = np.empty(len(counted), dtype=np.int64)
                 count = threshold_cuts(counted, part.cut_bytes, threshold - 1, chosen)[0]
                 kept = nothing.copy()
@@ -182,7 +201,9 @@ class _Cuts:
     def sweep(self, fixed: Flags) -> None:
         """The vertices of one hull, those around the budget too, and mixtures of neighbours on both sides of it."""
         at_hand = np.zeros(len(self.storages.holder), dtype=np.bool_)
-        instant = Instant(self.storages, before=self.before, after=self.after, at_hand=at_hand, fixed=fixed | self.stuck)
+        instant = Instant(
+            self.storages, before=self.before, after=self.after, at_hand=at_hand, fixed=fixed | self.stuck
+        )
         if instant.needed_bytes == instant.fixed_bytes or self.keep_all is None:
             return
         last = self._vertex(instant, float(self.storages.most))
@@ -213,7 +234,11 @@ class _Cuts:
 
     def _straddle(self, low: _Plan, high: _Plan) -> bool:
         """The cheaper one does not fit, the other does."""
-        return not self.trials.fits(low.candidate) and self.trials.fits(high.candidate) and low.candidate.cost < high.candidate.cost
+        return (
+            not self.trials.fits(low.candidate)
+            and self.trials.fits(high.candidate)
+            and low.candidate.cost < high.candidate.cost
+        )
 
     def judged(self, again: Flags) -> _Plan | None:
         """Peak and cost of the plan that drops what these ops make; None where it is illegal."""
@@ -246,7 +271,9 @@ class _Cuts:
             enough, too_many = 0, len(differ)
             while too_many - enough > 1 and not self.trials.stop():
                 middle = (enough + too_many) // 2
-                mixed = self.judged(_with(high.again, low.again, differ[:middle] if first else differ[len(differ) - middle :]))
+                mixed = self.judged(
+                    _with(high.again, low.again, differ[:middle] if first else differ[len(differ) - middle :])
+                )
                 if mixed is not None and self.trials.fits(mixed.candidate):
                     enough = middle
                 else:

@@ -10,12 +10,14 @@ from planner.problem import Problem, Proposal
 from planner.search.shortest import Answer, cheapest_schedule, least_peak_schedule
 
 MOST_OPS: Final = 9
-#: Looked at before it gives up. Nets and sparse graphs end long before; what comes near has two outputs or more on nearly every op.
+#: Looked at before it gives up. Nets and sparse graphs end long before; what comes near has two outputs or more on
+#: nearly every op.
 MOST_STATES: Final = 400_000
 
 
 def enumerated(problem: Problem) -> Answer | None:
-    """The proven answer to a problem (without a budget: the least peak); None for more ops, or where there are too many states.
+    """The proven answer to a problem (without a budget: the least peak); None for more ops, or where there are too many
+    states.
 
     >>> from planner import lower, zoo
     >>> enumerated(Problem(lower(zoo.chain(4, reads=("in",))), 3)).bound
@@ -28,14 +30,19 @@ def enumerated(problem: Problem) -> Answer | None:
     if problem.budget is None:
         once = evaluator.evaluate(evaluator.keep_all)
         assert once is not None
-        answer = least_peak_schedule(problem.graph, problem.memory, most_bytes=once[0], pinned=pinned, most_states=MOST_STATES)
+        answer = least_peak_schedule(
+            problem.graph, problem.memory, most_bytes=once[0], pinned=pinned, most_states=MOST_STATES
+        )
     else:
-        answer = cheapest_schedule(problem.graph, problem.memory, problem.budget, pinned=pinned, most_states=MOST_STATES)
+        answer = cheapest_schedule(
+            problem.graph, problem.memory, problem.budget, pinned=pinned, most_states=MOST_STATES
+        )
     return answer if answer.proven else None
 
 
 def enumeration(problem: Problem) -> Proposal | None:
-    """The cheapest schedule there is within the budget; without one, one of least peak. None where `enumerated` has no answer.
+    """The cheapest schedule there is within the budget; without one, one of least peak. None where `enumerated` has no
+    answer.
 
     Raises:
         InfeasibleBudget: no schedule fits; carries the least peak, which a schedule reaches.
@@ -51,6 +58,9 @@ def enumeration(problem: Problem) -> Proposal | None:
     least = enumerated(Problem(problem.graph, None, problem.memory, problem.order))
     reserve = problem.memory.reserve
     raise infeasible(
-        problem.graph, problem.memory, budget=problem.budget + reserve, found_by="enumeration",
+        problem.graph,
+        problem.memory,
+        budget=problem.budget + reserve,
+        found_by="enumeration",
         minimum=None if least is None else int(least.bound) + reserve,
-    )  # fmt: skip
+    )

@@ -32,7 +32,8 @@ def orders(state: State, model: Model, keep_all: Ints) -> Iterator[Ints]:
 
 
 def evictions(state: State, model: Model, sequence: Ints, budget: int) -> Iterator[Ints | None]:
-    """Drop the value worth most at the highest run, again and again, until the sequence fits or gains no more, by several rules.
+    """Drop the value worth most at the highest run, again and again, until the sequence fits or gains no more, by
+    several rules.
 
     Args:
         budget: bytes, residents apart.

@@ -1,4 +1,6 @@
-"""Proven optimum: every schedule of a small graph; of a larger one, the best plan of the other searches and a bound that may meet it."""
+"""Proven optimum: every schedule of a small graph; of a larger one, the best plan of the other searches and a bound
+that may meet it.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +30,21 @@ _AT_ONCE: Final = 0.25  # of the states, before other searches are asked
 
 
 def exact(problem: Problem) -> Proposal:
-    """Prove the least cost at the budget, or without one the least peak; where that is too much, say how far from it the plan may be.
+    """Prove the least cost at the budget, or without one the least peak; where that is too much, say how far from it
+    the plan may be.
 
-    In turn: all schedules by the cost of what they run again (`shortest`), for graphs of up to about twenty ops; the plans of "cuts" and
-    "retention" against the certificate of `certified_cost`; all schedules that are cheaper; and where the order is pinned, or each op has
-    to follow the one before anyway, a mixed-integer program that no schedule in that order goes below (`mip`), with HiGHS. Every bound
-    counts any number of runs, and any order unless it is pinned.
+    In turn: all schedules by the cost of what they run again (`shortest`), for graphs of up to about twenty ops; the
+    plans of "cuts" and "retention" against the certificate of `certified_cost`; all schedules that are cheaper; and
+    where the order is pinned, or each op has to follow the one before anyway, a mixed-integer program that no schedule
+    in that order goes below (`mip`), with HiGHS. Every bound counts any number of runs, and any order unless it is
+    pinned.
 
     Raises:
         InfeasibleBudget: nothing fits. `proven` where that is certain, `minimum` then being the least peak there is.
         TimeLimit: the deadline passed before anything that fits was found.
         PlannerError: the mixed-integer program is needed, and highspy is not installed.
-    Source: Jain et al. 2020, *Checkmate*, and Bartan et al. 2023, *MOCCASIN*, for the stages and what they prove; `papers/jain2020`.
+    Source: Jain et al. 2020, *Checkmate*, and Bartan et al. 2023, *MOCCASIN*, for the stages and what they prove;
+    `papers/jain2020`.
     """
     search = _Search(problem)
     try:
@@ -52,9 +57,11 @@ def exact(problem: Problem) -> Proposal:
 
 
 def proves(problem: Problem, schedule: Schedule, *, bound: float) -> bool:
-    """True if it is proven again that no plan in the problem's order is below a bound: on cost, or without a budget on peak bytes.
+    """True if it is proven again that no plan in the problem's order is below a bound: on cost, or without a budget on
+    peak bytes.
 
-    No plan is sought, so this takes less than finding it; the same answer for the same arguments where there is no deadline.
+    No plan is sought, so this takes less than finding it; the same answer for the same arguments where there is no
+    deadline.
 
     Args:
         schedule: legal, within the budget, and in the program's order where the problem pins that.
@@ -106,7 +113,9 @@ class _Search:
         """True if no plan can be better, or there is none."""
         if self.nothing_fits:
             return True
-        return self.schedule is not None and self.proven >= (self.best if self.claim is None else min(self.best, self.claim))
+        return self.schedule is not None and self.proven >= (
+            self.best if self.claim is None else min(self.best, self.claim)
+        )
 
     @property
     def best(self) -> float:
@@ -135,10 +144,18 @@ class _Search:
 
     def every_schedule(self, budget: int, states: int) -> None:
         """Those that are cheaper than the best plan, in order."""
-        self.enter(cheapest_schedule(
-            self.problem.graph, self.problem.memory, budget, pinned=self.pinned, known_cost=self.sought, at_least=self.cost_bound,
-            most_states=states, stop=self.stop,
-        ))  # fmt: skip
+        self.enter(
+            cheapest_schedule(
+                self.problem.graph,
+                self.problem.memory,
+                budget,
+                pinned=self.pinned,
+                known_cost=self.sought,
+                at_least=self.cost_bound,
+                most_states=states,
+                stop=self.stop,
+            )
+        )
 
     def enter(self, answer: Answer) -> None:
         """What a search of all schedules found."""
@@ -181,7 +198,9 @@ class _Search:
         if program.entries > MOST_ENTRIES * self.problem.effort:
             return
         start = None if self.schedule is None else self.evaluator.sequence(self.schedule)
-        solved: Solved = program.solve(start, effort=self.problem.effort, seed=self.problem.seed, deadline=self.problem.deadline)
+        solved: Solved = program.solve(
+            start, effort=self.problem.effort, seed=self.problem.seed, deadline=self.problem.deadline
+        )
         if solved.sequence is not None:
             self.keep(self.evaluator.schedule(solved.sequence))
         self.bound(self.one_run + solved.extra_cost)
@@ -225,8 +244,11 @@ class _Search:
         budget = self.problem.budget
         if budget is not None and peak_bytes > budget:
             return
-        new, old = ((cost, peak_bytes), (self.cost, self.peak_bytes)) if budget is not None else (
-            (peak_bytes, cost), (self.peak_bytes, self.cost))  # fmt: skip
+        new, old = (
+            ((cost, peak_bytes), (self.cost, self.peak_bytes))
+            if budget is not None
+            else ((peak_bytes, cost), (self.peak_bytes, self.cost))
+        )
         if self.schedule is None or new < old:
             self.schedule, self.peak_bytes, self.cost = schedule, peak_bytes, cost
 
@@ -240,7 +262,9 @@ class _Search:
         problem = self.problem
         if self.schedule is None:
             if self.cut_short and not self.nothing_fits:
-                raise TimeLimit("'exact' found no plan within the budget before the time limit; raise the limit or the budget")
+                raise TimeLimit(
+                    "'exact' found no plan within the budget before the time limit; raise the limit or the budget"
+                )
             raise self.infeasible()
         if problem.budget is None:
             optimal = f"peak, order {problem.order}" if self.done else None
@@ -258,19 +282,29 @@ class _Search:
         budget = (problem.budget or 0) + reserve
         floor = peak_lower_bound(problem.graph, problem.memory)
         bound = least.peak_bound + reserve
-        why = "every schedule was looked at" if budget < bound else f"no plan at all goes below {format_bytes(bound)} ({bound} bytes)"
+        why = (
+            "every schedule was looked at"
+            if budget < bound
+            else f"no plan at all goes below {format_bytes(bound)} ({bound} bytes)"
+        )
         alone = bound == floor.nbytes + reserve
         return InfeasibleBudget(
             f"no plan of 'exact' fits {format_bytes(budget)} ({budget} bytes): {why}.\n"
-            f"Least that works: {format_bytes(minimum)} ({minimum} bytes, 'exact'). Raise the budget to that, or make the batch smaller.",
-            budget=budget, minimum=minimum, peak_lower_bound=bound, proven=budget < bound,
-            binding_op=floor.op if alone else None, live=floor.live if alone else (),
-        )  # fmt: skip
+            f"Least that works: {format_bytes(minimum)} ({minimum} bytes, 'exact'). Raise the budget to that, or"
+            " make the batch smaller.",
+            budget=budget,
+            minimum=minimum,
+            peak_lower_bound=bound,
+            proven=budget < bound,
+            binding_op=floor.op if alone else None,
+            live=floor.live if alone else (),
+        )
 
 
 def _one_order(graph: Graph) -> bool:
     """True if each op has to wait for the one before it in the program."""
     ops = [op for op in graph.ops if not op.resident]
     return all(
-        before.name in op.after or any(graph.producer[value] is before for value in op.reads) for before, op in pairwise(ops)
+        before.name in op.after or any(graph.producer[value] is before for value in op.reads)
+        for before, op in pairwise(ops)
     )

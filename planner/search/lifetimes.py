@@ -32,8 +32,9 @@ class Model(NamedTuple):
 def model_of(arrays: Arrays, *, pinned: bool) -> Model:
     """What the kernels need of a graph.
 
-    A view has no bytes, and whoever reads it also reads the value that owns its storage. An update runs once, after every run of
-    those that read an older version. Of several in-place permissions for one output the first is counted, on values without views.
+    A view has no bytes, and whoever reads it also reads the value that owns its storage. An update runs once, after
+    every run of those that read an older version. Of several in-place permissions for one output the first is counted,
+    on values without views.
 
     Args:
         arrays: the graph.
@@ -45,7 +46,10 @@ def model_of(arrays: Arrays, *, pinned: bool) -> Model:
     rows = np.flatnonzero(runs).tolist()
     reads = [_reads(arrays, op, aliased) if runs[op] else {} for op in range(n)]
     after = [
-        [int(a) for a in arrays.after_op[arrays.after_ptr[op] : arrays.after_ptr[op + 1]] if runs[a]] if runs[op] else [] for op in range(n)
+        [int(a) for a in arrays.after_op[arrays.after_ptr[op] : arrays.after_ptr[op + 1]] if runs[a]]
+        if runs[op]
+        else []
+        for op in range(n)
     ]
     killers, updates = _killers(arrays, rows)
     orders = zip(after, _turned(after, n), killers, _turned(killers, n), strict=True)
@@ -78,7 +82,9 @@ def model_of(arrays: Arrays, *, pinned: bool) -> Model:
 
 
 def _reads(arrays: Arrays, op: int, aliased: Flags) -> dict[int, int]:
-    """Values that must be live while an op runs, with the bytes of an output that takes the value's place where it dies."""
+    """Values that must be live while an op runs, with the bytes of an output that takes the value's place where it
+    dies.
+    """
     inputs = arrays.read_value[arrays.read_ptr[op] : arrays.read_ptr[op + 1]].tolist()
     roots = arrays.root[inputs].tolist() if inputs else []
     saved = {v: 0 for v in (*inputs, *roots) if not arrays.resident[arrays.producer[v]]}

@@ -1,7 +1,7 @@
 """The machine of the memory rules in bit masks: states of a small graph, and what each move makes of them.
 
-A `Plain` machine has at most one name on any storage that can go, so a state is what ran and what is live. An `Aliased` machine knows
-every storage by the names on it.
+A `Plain` machine has at most one name on any storage that can go, so a state is what ran and what is live. An `Aliased`
+machine knows every storage by the names on it.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ class Program(NamedTuple):
 
     Args:
         rows, costs, op_names: of the ops, residents left out.
-        value_names: of all values; maker: row of the op that makes each, -1 for residents; nbytes: of the storage each lies on, 0 where
-            that is resident.
+        value_names: of all values; maker: row of the op that makes each, -1 for residents; nbytes: of the storage each
+            lies on, 0 where that is resident.
         group: for a value on a resident, the mask of all values on it; else 0.
         kept_mask: values that are never freed; output_mask: live at the end; resident_mask: live at the start.
-        early_mask: values with others on their storage that an update may take, or that an op with in-place pairs reads beside them: made
-            anew on a storage of its own, such a value is out of the others' way.
+        early_mask: values with others on their storage that an update may take, or that an op with in-place pairs reads
+            beside them: made anew on a storage of its own, such a value is out of the others' way.
         resident_bytes: at every step. grain_bytes: divides every other size.
         pinned: first runs in program order.
         plain: no two names share a storage that can go.
@@ -129,7 +129,11 @@ def _early(graph: Graph, value: dict[str, int]) -> int:
     """See `Program`: of all names that may come to lie on one storage, by views, updates or identity pairs."""
     group = {name: {name} for name in value}
     for op in graph.ops:
-        for i, o in (*((i, o) for i, o, _ in op.view), *op.updates, *((i, o) for i, o, identity in op.inplace if identity)):
+        for i, o in (
+            *((i, o) for i, o, _ in op.view),
+            *op.updates,
+            *((i, o) for i, o, identity in op.inplace if identity),
+        ):
             both = group[op.reads[i]] | group[op.outputs[o].name]
             group.update(dict.fromkeys(both, both))
     found = 0
@@ -201,7 +205,8 @@ class _Machine:
             yield k
 
     def harmless(self, ran: int, k: int) -> bool:
-        """True if a first run of this op, where it fits, is never too early: what it makes may go at once and come again for nothing.
+        """True if a first run of this op, where it fits, is never too early: what it makes may go at once and come
+        again for nothing.
 
         So it need not be weighed against anything else. Updates are: they take the older version away.
         """
@@ -211,7 +216,9 @@ class _Machine:
         return bool(self.costless >> k & 1 and not row.once) or not row.out_mask & self.useful(ran | 1 << k)
 
     def useful(self, ran: int) -> int:
-        """Values that may be read yet, or must be live at the end, once these ops have run; and those that are never freed."""
+        """Values that may be read yet, or must be live at the end, once these ops have run; and those that are never
+        freed.
+        """
         found = self._useful.get(ran)
         if found is None:
             program = self.program
@@ -271,16 +278,20 @@ class _Machine:
 class Plain(_Machine):
     """States (ops that ran, live values, what is being made room for: 0, or 1 + an op and a place among the values).
 
-    A value is freed only where a step would not fit with it: with one name on a storage, holding a value longer never does harm that
-    freeing it later does not undo. So what has more live at no more cost is never worse. Values are freed one by one, larger ones
-    first, so that sets of them are weighed by what they cost, and dear ones are never listed.
+    A value is freed only where a step would not fit with it: with one name on a storage, holding a value longer never
+    does harm that freeing it later does not undo. So what has more live at no more cost is never worse. Values are
+    freed one by one, larger ones first, so that sets of them are weighed by what they cost, and dear ones are never
+    listed.
     """
 
     def __init__(self, program: Program, budget: int, costless: int = 0) -> None:
         super().__init__(program, budget, costless)
         self._expanded: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
-        self._order = sorted((v for v, nbytes in enumerate(program.nbytes) if nbytes), key=lambda v: (-program.nbytes[v], v))
-        self._passed = [_mask(self._order[:place]) for place in range(len(self._order) + 1)]  # not to be freed from that place on
+        self._order = sorted(
+            (v for v, nbytes in enumerate(program.nbytes) if nbytes), key=lambda v: (-program.nbytes[v], v)
+        )
+        # not to be freed from that place on
+        self._passed = [_mask(self._order[:place]) for place in range(len(self._order) + 1)]
 
     def start(self) -> tuple[int, int, int]:
         """Nothing ran; residents are live."""
@@ -291,7 +302,9 @@ class Plain(_Machine):
         return state[0] == self.everything and not self.program.output_mask & ~state[1]
 
     def dominated(self, state: tuple[int, int, int], extra: int) -> bool:
-        """True if one with the same ops, no less live and no higher cost came before; else it is one to compare with."""
+        """True if one with the same ops, no less live and no higher cost came before; else it is one to compare
+        with.
+        """
         ran, live, room = state
         passed = self._passed[(room - 1) % len(self._passed)] if room else 0
         before = self._expanded.setdefault((ran, room, live & passed), [])
@@ -305,7 +318,9 @@ class Plain(_Machine):
         return state[1]
 
     def moves(self, state: tuple[int, int, int]) -> Iterator[tuple[tuple[int, int, int], Move]]:
-        """Each op that can run, with each set of inputs that die of it; where that does not fit, each value freed for it."""
+        """Each op that can run, with each set of inputs that die of it; where that does not fit, each value freed for
+        it.
+        """
         ran, live, room = state
         if room:
             yield from self._runs(ran, live, *divmod(room - 1, len(self._order) + 1))
@@ -351,12 +366,15 @@ class Plain(_Machine):
             yield (ran, live & ~(1 << v), 1 + k * (len(self._order) + 1) + at + 1), Move(-1, 1 << v, 0)
 
     def _in_place(self, row: Row, live: int) -> Iterator[tuple[int, int]]:
-        """Sets of inputs that are freed right after, each of which gives its storage to an output; and the bytes that saves."""
+        """Sets of inputs that are freed right after, each of which gives its storage to an output; and the bytes that
+        saves.
+        """
         yield 0, 0
         pairs = [
             (row.reads[i], row.outs[o])
             for i, o, _ in row.pairs
-            if not live >> row.outs[o] & 1 and all((p, o) in row.permitted for p, v in enumerate(row.reads) if v == row.reads[i])
+            if not live >> row.outs[o] & 1
+            and all((p, o) in row.permitted for p, v in enumerate(row.reads) if v == row.reads[i])
         ]
         for dying in _subsets(_mask(v for v, _ in pairs)) if pairs else ():
             taken, placed = 0, 0
@@ -369,13 +387,14 @@ class Plain(_Machine):
 
 
 class Aliased(_Machine):
-    """States (ops that ran, the names on each storage, names that must stay until something runs, what is being made room for).
+    """States (ops that ran, the names on each storage, names that must stay until something runs, what is being made
+    room for).
 
-    As on a plain machine, names are freed where a step would not fit with them: whole storages, or outputs that are to be made anew. Where
-    a second storage for a value can be worth more than the bytes it takes (`Program.early_mask`), its names are freed at any time too.
-    What an op's in-place pairs do depends on what is freed right after it, so that much is chosen with it: which storages lose all their
-    names, and which outputs of identity pairs go at once. One that stays on its input's storage by such a pair is not freed before the
-    next step; one that is freed had its own.
+    As on a plain machine, names are freed where a step would not fit with them: whole storages, or outputs that are to
+    be made anew. Where a second storage for a value can be worth more than the bytes it takes (`Program.early_mask`),
+    its names are freed at any time too. What an op's in-place pairs do depends on what is freed right after it, so that
+    much is chosen with it: which storages lose all their names, and which outputs of identity pairs go at once. One
+    that stays on its input's storage by such a pair is not freed before the next step; one that is freed had its own.
     """
 
     def __init__(self, program: Program, budget: int, costless: int = 0) -> None:
@@ -383,7 +402,8 @@ class Aliased(_Machine):
         self._expanded: dict[tuple[int, int, int], list[tuple[Storages, int, int, int]]] = {}
         self._order = sorted(range(len(program.nbytes)), key=lambda v: (-program.nbytes[v], v))
         self._place = {v: place for place, v in enumerate(self._order)}
-        self._passed = [_mask(self._order[:place]) for place in range(len(self._order) + 1)]  # not to be freed from that place on
+        # not to be freed from that place on
+        self._passed = [_mask(self._order[:place]) for place in range(len(self._order) + 1)]
 
     def start(self) -> tuple[int, Storages, int, int]:
         """Nothing ran; each resident is a storage."""
@@ -397,7 +417,9 @@ class Aliased(_Machine):
         """True if one that came before, with the same ops and no higher cost, becomes this one by frees alone."""
         ran, storages, locked, room = state
         live = _union(storages)
-        fixed = self.program.early_mask | self.program.kept_mask | (room and self._passed[(room - 1) % len(self._passed)])
+        fixed = (
+            self.program.early_mask | self.program.kept_mask | (room and self._passed[(room - 1) % len(self._passed)])
+        )
         before = self._expanded.setdefault((ran, room, live & fixed), [])
         for others, alive, stays, paid in before:
             if paid <= extra and not live & ~alive and not stays & ~locked and _within(others, live) == storages:
@@ -410,7 +432,9 @@ class Aliased(_Machine):
         return _union(state[1])
 
     def moves(self, state: tuple[int, Storages, int, int]) -> Iterator[tuple[tuple[int, Storages, int, int], Move]]:
-        """Each op that can run, with each choice of what its in-place pairs do; where one does not fit, what is freed for it."""
+        """Each op that can run, with each choice of what its in-place pairs do; where one does not fit, what is freed
+        for it.
+        """
         ran, storages, locked, room = state
         live = _union(storages)
         if room:
@@ -454,7 +478,10 @@ class Aliased(_Machine):
             if rest < min(lacks):
                 return
             rest -= saved[names]
-            yield (ran, _without(storages, names), locked, 1 + k * (len(program.maker) + 1) + at + 1), Move(-1, names, 0)
+            yield (
+                (ran, _without(storages, names), locked, 1 + k * (len(program.maker) + 1) + at + 1),
+                Move(-1, names, 0),
+            )
 
     def _variants(
         self, k: int, state: tuple[int, Storages, int, int], live: int
@@ -491,7 +518,10 @@ class Aliased(_Machine):
                     continue
                 fresh = row.fresh_mask & ~kept & ~placed
                 needed = used + self.bytes_of(fresh) + self.bytes_of(kept & row.fresh_mask) + row.workspace
-                left = tuple(names & (useful | stays) & ~(at_once & ~stays) for names in (*joined, *(1 << v for v in _rows(fresh))))
+                left = tuple(
+                    names & (useful | stays) & ~(at_once & ~stays)
+                    for names in (*joined, *(1 << v for v in _rows(fresh)))
+                )
                 after = tuple(sorted(names for names in left if names))
                 made = _union(storages) | placed | fresh  # what updates overwrote is gone by itself
                 yield needed - self.room, (ran | 1 << k, after, stays, 0), Move(k, 0, made & ~_union(after))
@@ -503,7 +533,9 @@ class Aliased(_Machine):
             for i, o, identity in row.pairs
             if not kept >> row.outs[o] & 1
             and under[i] not in updated
-            and all(row.reads[p] == row.reads[i] and (p, o) in row.permitted for p, s in enumerate(under) if s == under[i])
+            and all(
+                row.reads[p] == row.reads[i] and (p, o) in row.permitted for p, s in enumerate(under) if s == under[i]
+            )
         ]
 
 

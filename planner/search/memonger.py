@@ -50,13 +50,15 @@ class Trial(NamedTuple):
 def memonger(problem: Problem) -> Proposal:
     """The plan of least nnvm memory over three guessed thresholds and up to six grid points.
 
-    Every droppable op that is not kept is recomputed, the last segment too. Candidates are the graph's `stage` marks, as the original
-    asks its user to set them; a graph without marks is cut at its articulation storages.
+    Every droppable op that is not kept is recomputed, the last segment too. Candidates are the graph's `stage` marks,
+    as the original asks its user to set them; a graph without marks is cut at its articulation storages.
 
     Raises:
         InfeasibleBudget: neither that plan nor keep-all fits.
-    Source: dmlc/mxnet-memonger, which differs from Chen et al. 2016, Alg. 3 and appendix A: the guess is sqrt(x y / 2), there are three,
-        all in whole MiB, and the grid starts from the smallest y. Ours differs: its peak is judged exactly, and keep-all is proposed
+    Source: dmlc/mxnet-memonger, which differs from Chen et al. 2016, Alg. 3 and appendix A: the guess is sqrt(x y / 2),
+    there are three,
+        all in whole MiB, and the grid starts from the smallest y. Ours differs: its peak is judged exactly, and
+            keep-all is proposed
         where it is no worse.
     """
     trials = Trials(problem, "memonger")
@@ -114,7 +116,8 @@ def _try(graph: Graph, evaluator: Evaluator, part: ForwardPart, phase: str, thre
 
 
 def sweep(graph: Graph, evaluator: Evaluator, part: ForwardPart, threshold_bytes: int) -> tuple[Flags, int, int]:
-    """Alg. 3 as memonger has it: parameters apart, everything up to the end of the forward part counts into a segment, inputs too.
+    """Alg. 3 as memonger has it: parameters apart, everything up to the end of the forward part counts into a segment,
+    inputs too.
 
     Returns:
         keep [n], x and y in bytes. The last segment is never closed, so y ignores it.
@@ -147,7 +150,11 @@ def sweep(graph: Graph, evaluator: Evaluator, part: ForwardPart, threshold_bytes
 
 def _stages(graph: Graph, part: ForwardPart) -> dict[int, str]:
     """For each candidate op, the id of its decision."""
-    stages = {row: f"row {row}" if op.stage is True else f"id {op.stage}" for row, op in enumerate(graph.ops) if op.stage is not None}
+    stages = {
+        row: f"row {row}" if op.stage is True else f"id {op.stage}"
+        for row, op in enumerate(graph.ops)
+        if op.stage is not None
+    }
     if not stages:
         stages = {row: f"cut {cut}" for cut, members in enumerate(part.members) for row in members}
     return stages

@@ -1,8 +1,8 @@
 """The program stage by stage, as a mixed-integer program whose optimum no schedule in program order goes below.
 
-Stage t lies between the first run of the op before t and that of t; one more comes after the last. Checkmate lets each op run once in a
-stage, in program order; a schedule may do more. So only what holds of every schedule is asked for here, and what the optimum says is judged
-like any other plan.
+Stage t lies between the first run of the op before t and that of t; one more comes after the last. Checkmate lets each
+op run once in a stage, in program order; a schedule may do more. So only what holds of every schedule is asked for
+here, and what the optimum says is judged like any other plan.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ class Stages:
             self._memory(t)
 
     def _columns(self) -> None:
-        """Live at the start of stage t (t = count + 1: at the end), for values made before it that may be needed; runs again in stage t."""
+        """Live at the start of stage t (t = count + 1: at the end), for values made before it that may be needed; runs
+        again in stage t.
+        """
         program = self.program
         for v, maker in enumerate(program.maker):
             for t in range(maker + 1, self._last[v] + 1) if maker >= 0 else ():
@@ -148,16 +150,25 @@ class Stages:
                 self._row([*own, (self.live[t + 1, v], 1.0)], 0.0)
 
     def _memory(self, t: int) -> None:
-        """Bytes at the first run of t, or at the end, and at each run again before it beside what is live all through."""
+        """Bytes at the first run of t, or at the end, and at each run again before it beside what is live all
+        through.
+        """
         program = self.program
         touched = 0 if t == self.count else program.rows[t].read_mask | program.rows[t].out_mask
         terms = {v: self.live[t + 1, v] for v in range(len(program.maker)) if (t + 1, v) in self.live}
-        beside = [(column, self._units(program.nbytes[v])) for v, column in terms.items() if not touched >> v & 1 and program.nbytes[v]]
+        beside = [
+            (column, self._units(program.nbytes[v]))
+            for v, column in terms.items()
+            if not touched >> v & 1 and program.nbytes[v]
+        ]
         fixed, instead = self._taken(t, terms) if t < self.count else (0.0, [])
         self._row([*beside, *instead], self._units(self.room) - fixed)
         through = {v: self.stays[t, v] for v in range(len(program.maker)) if (t, v) in self.stays}
         if any((t, i) in self.again for i in range(t)):
-            self._row([(self.through[t], -1.0), *((column, self._units(program.nbytes[v])) for v, column in through.items())], 0.0)
+            self._row(
+                [(self.through[t], -1.0), *((column, self._units(program.nbytes[v])) for v, column in through.items())],
+                0.0,
+            )
         for i in range(t):
             again = self.again.get((t, i))
             if again is None:
@@ -169,7 +180,9 @@ class Stages:
             self._row([(again, self._units(needed - saved)), (self.through[t], 1.0), *at_hand], self._units(self.room))
 
     def _taken(self, t: int, after: dict[int, int]) -> tuple[float, list[tuple[int, float]]]:
-        """Bytes of inputs, outputs and workspace of a first run; an output whose one input in place stays live needs its own."""
+        """Bytes of inputs, outputs and workspace of a first run; an output whose one input in place stays live needs
+        its own.
+        """
         program = self.program
         row = program.rows[t]
         placed = _outputs_in_place(program, t)
@@ -223,7 +236,9 @@ class Stages:
                     columns[self.live[t, v]] = 1.0
         for (t, v), column in self.stays.items():
             again = self.again.get((t, program.maker[v]))
-            later = (t < self.count and program.rows[t].read_mask >> v & 1) or ((t + 1, v) in self.live and columns[self.live[t + 1, v]])
+            later = (t < self.count and program.rows[t].read_mask >> v & 1) or (
+                (t + 1, v) in self.live and columns[self.live[t + 1, v]]
+            )
             if later and not (again is not None and columns[again]):
                 columns[column] = 1.0
                 columns[self.through[t]] += self._units(program.nbytes[v])
@@ -262,9 +277,14 @@ class Stages:
         unit, whole = _unit(self._costs)
         nodes = max(1, round(_WORK * effort / max(1, self.entries)))
         for option, setting in (
-            ("output_flag", False), ("threads", 1), ("random_seed", seed % 2**31), ("mip_max_nodes", nodes), ("mip_rel_gap", 0.0),
-            ("mip_abs_gap", 0.999 if whole else 0.0), ("time_limit", _seconds_left(deadline)),
-        ):  # fmt: skip
+            ("output_flag", False),
+            ("threads", 1),
+            ("random_seed", seed % 2**31),
+            ("mip_max_nodes", nodes),
+            ("mip_rel_gap", 0.0),
+            ("mip_abs_gap", 0.999 if whole else 0.0),
+            ("time_limit", _seconds_left(deadline)),
+        ):
             solver.setOptionValue(option, setting)
         solver.passModel(self._model(highspy, unit))
         if start is not None:
@@ -303,7 +323,9 @@ class Stages:
 
 
 def _last_stages(program: Program) -> list[int]:
-    """For each value, the last stage at whose start it can be of use; that after all stages where it must be live at the end."""
+    """For each value, the last stage at whose start it can be of use; that after all stages where it must be live at
+    the end.
+    """
     last = [len(program.rows) + 1 if program.output_mask >> v & 1 else 0 for v in range(len(program.maker))]
     for i in range(len(program.rows) - 1, -1, -1):
         row = program.rows[i]
@@ -337,7 +359,9 @@ def _outputs_in_place(program: Program, i: int) -> int:
 
 
 def _unit(costs: list[float]) -> tuple[float, bool]:
-    """(amount to count costs in, True if all are whole multiples of it): small whole numbers where they are, else a power of two."""
+    """(amount to count costs in, True if all are whole multiples of it): small whole numbers where they are, else a
+    power of two.
+    """
     exact = {Fraction(cost) for cost in costs if cost}
     if not exact:
         return 1.0, True
@@ -361,7 +385,9 @@ def _solver() -> tuple[Any, Any]:
     try:
         import highspy
     except ImportError:
-        raise PlannerError("'exact' needs highspy for a graph of this size: pip install 'sublinear-planner[exact]'") from None
+        raise PlannerError(
+            "'exact' needs highspy for a graph of this size: pip install 'sublinear-planner[exact]'"
+        ) from None
     sys.stdout.flush()
     shown, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:

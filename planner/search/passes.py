@@ -1,4 +1,6 @@
-"""Parts of the program run again at a few places: plans for wide graphs, where one value made again needs hundreds of others."""
+"""Parts of the program run again at a few places: plans for wide graphs, where one value made again needs hundreds of
+others.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,17 @@ from typing import Final
 import numpy as np
 
 from planner.analysis.encode import Flags, Ints
-from planner.kernels.passes import BEST_COST, BEST_COUNT, BEST_EXCESS, COST, EXCESS, LAST_EXCESS, LENGTH, run_passes, search
+from planner.kernels.passes import (
+    BEST_COST,
+    BEST_COUNT,
+    BEST_EXCESS,
+    COST,
+    EXCESS,
+    LAST_EXCESS,
+    LENGTH,
+    run_passes,
+    search,
+)
 from planner.search.lifetimes import Model, State
 
 _MOST_PASSES: Final = 32
@@ -18,7 +30,8 @@ _WORK: Final = 1_000_000_000  # reads looked at, about: fewer moves on larger gr
 _SLICE: Final = 10_000_000
 _HOT: Final = 0.3  # temperature at the start, of the cost of one run of everything
 _COLD: Final = 0.003  # and at the end
-_PENALTY: Final = 300.0  # so many times the budget, above it by that much in one run of everything, costs one run of everything
+# so many times the budget, above it by that much in one run of everything, costs one run of everything
+_PENALTY: Final = 300.0
 _SEVEREST: Final = 2.0**16
 
 
@@ -30,7 +43,8 @@ def passes(state: State, model: Model, order: Ints, budget: int) -> Iterator[Int
         order: op rows, each once.
         budget: bytes, residents apart.
     Yields:
-        None after a part of the work, so that the caller can stop it; the first sequence that fits; at the end the best there is.
+        None after a part of the work, so that the caller can stop it; the first sequence that fits; at the end the best
+        there is.
     """
     room = np.zeros((3, _MOST_PASSES, 4), dtype=np.int64)
     needed = np.zeros(len(model.nbytes), dtype=np.bool_)
@@ -40,7 +54,9 @@ def passes(state: State, model: Model, order: Ints, budget: int) -> Iterator[Int
     again = repeatable(model)
 
     def runs(count: int) -> Ints:
-        f[BEST_COST] = run_passes(model, order, again, room[2], count, budget, 0.0, np.inf, needed, stack, sequence, words)
+        f[BEST_COST] = run_passes(
+            model, order, again, room[2], count, budget, 0.0, np.inf, needed, stack, sequence, words
+        )
         words[BEST_EXCESS] = words[LAST_EXCESS]
         found: Ints = sequence[len(sequence) - int(words[LENGTH]) :].copy()
         return found
@@ -56,7 +72,23 @@ def passes(state: State, model: Model, order: Ints, budget: int) -> Iterator[Int
     for done in range(0, moves, per_slice):
         hot, cold = (_HOT * once * (_COLD / _HOT) ** (part / moves) for part in (done, done + per_slice))
         step = min(per_slice, moves - done)
-        search(model, order, again, budget, step, hot, cold, penalty * severity, room, needed, stack, sequence, words, f, state.s)
+        search(
+            model,
+            order,
+            again,
+            budget,
+            step,
+            hot,
+            cold,
+            penalty * severity,
+            room,
+            needed,
+            stack,
+            sequence,
+            words,
+            f,
+            state.s,
+        )
         severity = min(_SEVEREST, severity * 1.5) if words[EXCESS] else max(1.0, severity * 0.8)
         yield runs(int(words[BEST_COUNT])) if not (fits or words[BEST_EXCESS]) else None
         fits = not words[BEST_EXCESS]

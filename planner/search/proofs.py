@@ -1,4 +1,6 @@
-"""What no plan can go below, proven without any plan: the same numbers for the report that states them and for who checks it."""
+"""What no plan can go below, proven without any plan: the same numbers for the report that states them and for who
+checks it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class LowerBounds(NamedTuple):
     cost: float
 
 
-def lower_bounds(graph: Graph, memory: MemoryModel, budget: int | None, *, plan_cost: float, effort: float = 1.0) -> LowerBounds:
+def lower_bounds(
+    graph: Graph, memory: MemoryModel, budget: int | None, *, plan_cost: float, effort: float = 1.0
+) -> LowerBounds:
     """Bounds on peak and cost: of at most nine ops the optimum itself, else by working sets and minimum cuts.
 
     Args:
@@ -47,6 +51,10 @@ def lower_bounds(graph: Graph, memory: MemoryModel, budget: int | None, *, plan_
         peak_bytes = peak_bytes if answer is None else int(answer.bound)
     elif plan_cost > cost and keep_all_bytes > budget:
         answer = enumerated(Problem(graph, budget, memory))
-        cost = certified_cost(graph, memory, budget, effort=effort, plan_cost=plan_cost).cost if answer is None else answer.bound
+        cost = (
+            certified_cost(graph, memory, budget, effort=effort, plan_cost=plan_cost).cost
+            if answer is None
+            else answer.bound
+        )
     # Sums in another order, or rounded at other steps, may differ in the last bits.
     return LowerBounds(peak_bytes, plan_cost if plan_cost < cost <= plan_cost * (1 + 1e-12) else cost)

@@ -1,6 +1,7 @@
 """Segments of segments: memory that grows with the logarithm of depth.
 
-A stretch of the forward pass is cut into k + 1 pieces, the k tensors between them are kept, and each piece, last first, is treated
+A stretch of the forward pass is cut into k + 1 pieces, the k tensors between them are kept, and each piece, last first,
+is treated
 the same way when the backward pass reaches it: g(n) = k + g(n / (k + 1)) kept tensors on a chain of n equal layers.
 """
 
@@ -36,18 +37,20 @@ class _Units(NamedTuple):
 def recursive(problem: Problem, *, k: int | None = None, reuse: bool = False) -> Proposal:
     """Cut every stretch into k + 1 pieces, again and again, down to single candidates.
 
-    On `zoo.chain(n, reads=("in",))` g(n; k) forward values are kept between steps and, for k = 1, T(n) = floor(n/2) + T(ceil(n/2)) +
-    T(floor(n/2)) forwards run; the judged peak is g(n; k) + 1, the value being made. With `reuse` one more is kept and n - 1 fewer run.
+    On `zoo.chain(n, reads=("in",))` g(n; k) forward values are kept between steps and, for k = 1, T(n) = floor(n/2) +
+    T(ceil(n/2)) + T(floor(n/2)) forwards run; the judged peak is g(n; k) + 1, the value being made. With `reuse` one
+    more is kept and n - 1 fewer run.
 
     Args:
-        k: tensors kept per stretch, >= 1. None tries 1, 2, 3, 4, 6, 8, 12, ..., with and without `reuse`, each also with a last
-            stretch of the forward pass that is kept whole, as short as fits, and proposes the cheapest that fits (without a
-            budget, the one of least peak).
-        reuse: keep a cut until the backward ops that read it have run, instead of making it again for its own piece: one
-            tensor more, and about one forward pass fewer.
+        k: tensors kept per stretch, >= 1. None tries 1, 2, 3, 4, 6, 8, 12, ..., with and without `reuse`, each also
+            with a last stretch of the forward pass that is kept whole, as short as fits, and proposes the cheapest that
+            fits (without a budget, the one of least peak).
+        reuse: keep a cut until the backward ops that read it have run, instead of making it again for its own piece:
+            one tensor more, and about one forward pass fewer.
     Raises:
         InfeasibleBudget: nothing tried fits; carries the least peak seen.
-    Source: Chen et al. 2016, 4.4, whose authors did not release it. Ours differs: any k, unequal layers, cuts found on the graph.
+    Source: Chen et al. 2016, 4.4, whose authors did not release it. Ours differs: any k, unequal layers, cuts found on
+    the graph.
     """
     trials = Trials(problem, "recursive")
     part = trials.evaluator.forward_part()
@@ -81,7 +84,9 @@ class _Recursion:
         self.count = len(self.units[True].leaf)
 
     def try_branching(self, k: int, *, reuse: bool, whole: bool) -> None:
-        """All units under the recursion; then, under a budget, the largest stretch at the end that can be kept whole."""
+        """All units under the recursion; then, under a budget, the largest stretch at the end that can be kept
+        whole.
+        """
         if self.trials.stop():
             return
         complete = self.evaluate(k, reuse=reuse, tail=1)
@@ -103,7 +108,8 @@ class _Recursion:
         """Op rows of the plan whose last `tail` units are kept whole."""
         units = self.units[reuse]
         parts = [units.first, *(units.backward[u] for u in range(self.count - 1, self.count - tail - 1, -1))]
-        stack = [(0, self.count - tail + 1, True)]  # stretches still to do, the next on top; True: its forward has just run
+        # stretches still to do, the next on top; True: its forward has just run
+        stack = [(0, self.count - tail + 1, True)]
         while stack:
             low, high, forward = stack.pop()
             if high - low > 1:
@@ -146,14 +152,18 @@ def _units(arrays: Arrays, part: ForwardPart, *, reuse: bool) -> _Units:
     wanted[maker[outside]] = True
     return _Units(
         first=origin_rows,
-        advance=[_remake(arrays, part, unit, u, [m for m in part.members[u] if unit[m] == u]) for u in range(count - 1)],
+        advance=[
+            _remake(arrays, part, unit, u, [m for m in part.members[u] if unit[m] == u]) for u in range(count - 1)
+        ],
         leaf=[_remake(arrays, part, unit, u, np.flatnonzero(wanted & (unit == u)).tolist()) for u in range(count)],
         backward=[later[stretch[later] == u] for u in range(count)],
     )
 
 
 def _stretches(arrays: Arrays, part: ForwardPart, unit: Ints, is_cut: Flags, count: int, *, reuse: bool) -> Ints:
-    """For each op after the forward part, the unit whose forward values it reads; never above that of an op before it."""
+    """For each op after the forward part, the unit whose forward values it reads; never above that of an op before
+    it.
+    """
     stretch = np.zeros(len(unit), dtype=np.int64)
     current = count - 1
     for op in np.flatnonzero(~part.origin & ~arrays.resident).tolist():

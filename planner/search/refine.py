@@ -1,4 +1,6 @@
-"""From plans near the budget to plans within it, and from those to cheaper ones: relieve peaks, leave reruns out, relieve again."""
+"""From plans near the budget to plans within it, and from those to cheaper ones: relieve peaks, leave reruns out,
+relieve again.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ class Refinement:
         return candidate
 
     def fit(self, sequence: Ints, budget: int, limit: float, draw: np.random.Generator | None = None) -> Ints | None:
-        """The sequence with its highest peak relieved until all is within the budget; None where it would cost a limit or more."""
+        """The sequence with its highest peak relieved until all is within the budget; None where it would cost a limit
+        or more.
+        """
         for _ in range(_REPAIRS):
             timeline = self.relief.timeline(sequence)
             if timeline is None or self.trials.stop():
@@ -63,7 +67,9 @@ class Refinement:
         while self.best_candidate is not None and step >= _SMALLEST_STEP and not self.trials.stop():
             peak = self.best_candidate.peak_bytes
             target = max(floor, peak - max(1, int(step * peak)))
-            if peak <= floor or all(self.fit(start, target, limit) is None for start in [self.best, *starts] if start is not None):
+            if peak <= floor or all(
+                self.fit(start, target, limit) is None for start in [self.best, *starts] if start is not None
+            ):
                 step /= 2
 
     def thin(self, moves: int) -> None:
@@ -87,7 +93,8 @@ class Refinement:
             share *= 2
 
     def renew(self, sequence: Ints, moves: int, seed: int, bound: float) -> None:
-        """Leave a stretch of reruns out of a sequence that fits and relieve what no longer does; go on from what is cheaper.
+        """Leave a stretch of reruns out of a sequence that fits and relieve what no longer does; go on from what is
+        cheaper.
 
         Args:
             moves: stretches tried.

@@ -1,4 +1,6 @@
-"""Relief of the peak: at the fullest step of any sequence of ops, a minimum cut says what to drop there and make again after it."""
+"""Relief of the peak: at the fullest step of any sequence of ops, a minimum cut says what to drop there and make again
+after it.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,11 @@ class Relief:
         illegal = replay(self.arrays, sequence, free_ptr, freed, timeline, buffers, self._scratch)[3]
         return None if illegal >= 0 else timeline
 
-    def relieved(self, sequence: Ints, step: int, excess: int, *, draw: np.random.Generator | None = None) -> Ints | None:
-        """The sequence with the cheapest set of values that frees some bytes at one step dropped there; None where none does.
+    def relieved(
+        self, sequence: Ints, step: int, excess: int, *, draw: np.random.Generator | None = None
+    ) -> Ints | None:
+        """The sequence with the cheapest set of values that frees some bytes at one step dropped there; None where none
+        does.
 
         Args:
             excess: bytes to free.
@@ -55,7 +60,9 @@ class Relief:
 
 
 class _Unrolled:
-    """A sequence as a program of its own: residents, then one op per run. Order-only edges are left out: first runs stay in order."""
+    """A sequence as a program of its own: residents, then one op per run. Order-only edges are left out: first runs
+    stay in order.
+    """
 
     def __init__(self, arrays: Arrays, residents: Ints, sequence: Ints) -> None:
         self.runs = np.concatenate((residents, sequence))
@@ -65,7 +72,9 @@ class _Unrolled:
         self.stuck = touches_updated(self.arrays)
 
     def dropped(self, row: int, excess: int, draw: np.random.Generator | None) -> Flags | None:
-        """Runs before a row to repeat after it, so that so many bytes less are live at the row; None where there are none."""
+        """Runs before a row to repeat after it, so that so many bytes less are live at the row; None where there are
+        none.
+        """
         rows = np.arange(len(self.runs))
         base, arrays = self.storages, self.arrays
         at_hand = np.zeros(len(base.holder), dtype=np.bool_)
@@ -85,7 +94,15 @@ class _Unrolled:
         worth = base.step_cost[tried] / np.maximum(1, self._made_bytes()[tried])
         order = tried[np.argsort(-worth, kind="stable")]
         restore(
-            arrays, base.holder, base.holder_bytes, instant.needed, at_hand, again, order, np.empty(len(base.holder), dtype=np.int64), room
+            arrays,
+            base.holder,
+            base.holder_bytes,
+            instant.needed,
+            at_hand,
+            again,
+            order,
+            np.empty(len(base.holder), dtype=np.int64),
+            room,
         )
         return again
 
@@ -107,7 +124,9 @@ class _Unrolled:
 
 
 def _cheapest_within(instant: Instant, room: int) -> Flags | None:
-    """The ops run again by the cheapest vertex of the hull whose live bytes fit; None where nothing has to, or nothing fits."""
+    """The ops run again by the cheapest vertex of the hull whose live bytes fit; None where nothing has to, or nothing
+    fits.
+    """
     if instant.fixed_bytes > room or instant.needed_bytes <= room:
         return None
     many = instant.cut(float(instant.storages.most))
@@ -161,12 +180,27 @@ def _unrolled(arrays: Arrays, runs: Ints) -> Arrays:
     pair_ptr = np.concatenate(([0], np.cumsum(pairs))).astype(np.int64)
     pair = np.repeat(arrays.pair_ptr[:-1][runs] - pair_ptr[:-1], pairs) + np.arange(int(pair_ptr[-1]))
     return Arrays(
-        out_ptr=out_ptr, read_ptr=read_ptr, read_value=read_value,
-        after_ptr=np.zeros(len(runs) + 1, dtype=np.int64), after_op=np.empty(0, dtype=np.int64),
-        producer=np.repeat(np.arange(len(runs)), outputs), raw_bytes=arrays.raw_bytes[origin], storage_bytes=arrays.storage_bytes[origin],
-        alias=arrays.alias[origin], is_update=arrays.is_update[origin], is_output=is_output, never_freed=arrays.never_freed[origin],
-        root=root, pair_ptr=pair_ptr, pair_in=arrays.pair_in[pair], pair_out=arrays.pair_out[pair],
-        pair_identity=arrays.pair_identity[pair], cost=arrays.cost[runs], workspace=arrays.workspace[runs],
-        recomputable=arrays.recomputable[runs], resident=arrays.resident[runs], phase=arrays.phase[runs],
+        out_ptr=out_ptr,
+        read_ptr=read_ptr,
+        read_value=read_value,
+        after_ptr=np.zeros(len(runs) + 1, dtype=np.int64),
+        after_op=np.empty(0, dtype=np.int64),
+        producer=np.repeat(np.arange(len(runs)), outputs),
+        raw_bytes=arrays.raw_bytes[origin],
+        storage_bytes=arrays.storage_bytes[origin],
+        alias=arrays.alias[origin],
+        is_update=arrays.is_update[origin],
+        is_output=is_output,
+        never_freed=arrays.never_freed[origin],
+        root=root,
+        pair_ptr=pair_ptr,
+        pair_in=arrays.pair_in[pair],
+        pair_out=arrays.pair_out[pair],
+        pair_identity=arrays.pair_identity[pair],
+        cost=arrays.cost[runs],
+        workspace=arrays.workspace[runs],
+        recomputable=arrays.recomputable[runs],
+        resident=arrays.resident[runs],
+        phase=arrays.phase[runs],
         resident_bytes=arrays.resident_bytes,
-    )  # fmt: skip
+    )

@@ -1,7 +1,7 @@
 """Search over what is dropped, when it is made again, and the order of everything, on any graph.
 
-Starts are made greedily; then random moves, annealed, change one schedule for as long as the effort lasts. Every move is evaluated as it
-is made (`kernels.retention.annealing`), a few microseconds each.
+Starts are made greedily; then random moves, annealed, change one schedule for as long as the effort lasts. Every move
+is evaluated as it is made (`kernels.retention.annealing`), a few microseconds each.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ _CYCLES: Final = 15  # the default effort is 1 + 2 + 4 + 8 of the shortest
 def retention(problem: Problem, *, starts: Sequence[Strategy] = (cuts, recursive)) -> Proposal:
     """Drop, make again and reorder, from the best start there is, by annealing.
 
-    A state is a sequence of runs with canonical frees. Moves: make a value again just before a read, with those inputs that would
-    have to wait; leave out a run, and what is then unread; shift a run, with what follows it, or a stretch of runs, within
-    what it reads and what reads it. Cycles of cooling grow by doubling, whatever the effort, so that more effort only goes on.
+    A state is a sequence of runs with canonical frees. Moves: make a value again just before a read, with those inputs
+    that would have to wait; leave out a run, and what is then unread; shift a run, with what follows it, or a stretch
+    of runs, within what it reads and what reads it. Cycles of cooling grow by doubling, whatever the effort, so that
+    more effort only goes on.
 
     Graphs of at most nine ops are enumerated instead.
 
@@ -110,7 +111,9 @@ class _Search:
     # ---- starts
 
     def start(self, starts: Sequence[Strategy]) -> None:
-        """Orders of little memory, greedy plans, those of other strategies; passes over parts of the program where none of these fits."""
+        """Orders of little memory, greedy plans, those of other strategies; passes over parts of the program where none
+        of these fits.
+        """
         target = self.bound if self.problem.budget is None else self.problem.budget
         if self.problem.order == "free":
             for sequence in orders(self.state, self.model, self.keep_all):
@@ -150,7 +153,8 @@ class _Search:
 
     def anneal(self) -> None:
         """Cycles of cooling, each twice as long as the one before."""
-        ease = min(1.0, 4.0 / (2.0 + len(self.model.reads) / self.ops))  # a move takes about as many steps as a run has neighbours
+        # a move takes about as many steps as a run has neighbours
+        ease = min(1.0, 4.0 / (2.0 + len(self.model.reads) / self.ops))
         unit = min(2000.0 * self.ops, 20_000.0 * math.sqrt(self.ops), 800_000.0) * ease / _CYCLES
         self.per_slice = max(200, round(20_000 * ease / (1 + self.ops / 4000)))
         left = unit * _CYCLES * self.problem.effort
@@ -170,7 +174,9 @@ class _Search:
             cycle += 1
 
     def goal(self, cycle: int) -> int:
-        """Peak bytes to stay within: the budget, or without one, less than the best has (every third cycle: as little, but cheaper)."""
+        """Peak bytes to stay within: the budget, or without one, less than the best has (every third cycle: as little,
+        but cheaper).
+        """
         if self.problem.budget is not None:
             return self.problem.budget - self.margin
         assert self.trials.best is not None
@@ -202,7 +208,8 @@ class _Search:
                 return
         self.margin //= 2
         if self.trials.best is None:
-            self.origin = state.best  # least above the budget over all runs: a better place to go on from than the least peak
+            # least above the budget over all runs: a better place to go on from than the least peak
+            self.origin = state.best
 
     def roomy_state(self) -> State:
         """The state, made larger where the sequence to start from leaves little room."""

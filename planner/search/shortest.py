@@ -1,7 +1,10 @@
-"""Every schedule of a small graph, cheapest first: the proven least cost at a budget, the proven least peak, or that nothing fits.
+"""Every schedule of a small graph, cheapest first: the proven least cost at a budget, the proven least peak, or that
+nothing fits.
 
-What counts is the cost of runs beyond the first, so that a search in order of it is a shortest path in which first runs are free. A value
-that is gone and has to be made again is paid for when it goes. Costs are summed as whole numbers: no rounding decides between two plans.
+What counts is the cost of runs beyond the first, so that a search in order of it is a shortest path in which first runs
+are free. A value
+that is gone and has to be made again is paid for when it goes. Costs are summed as whole numbers: no rounding decides
+between two plans.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ class Answer(NamedTuple):
     """What a search of all schedules found.
 
     Args:
-        schedule: the best one; None where none fits, none is below what was known, or the search gave up before it had one.
+        schedule: the best one; None where none fits, none is below what was known, or the search gave up before it had
+            one.
         bound: no schedule is below it: cost, or peak bytes without the reserve; infinite where none fits.
         proven: True if the bound is reached: by the schedule, or without one by what was known.
         states: looked at.
@@ -40,10 +44,18 @@ class Answer(NamedTuple):
 
 
 def cheapest_schedule(
-    graph: Graph, memory: MemoryModel, budget: int, *, pinned: bool = False, known_cost: float = math.inf, at_least: float = 0.0,
-    most_states: int = MOST_STATES, stop: Callable[[], bool] = lambda: False,
-) -> Answer:  # fmt: skip
-    """The least cost of any schedule within a budget, over all orders (or the program's), any number of runs, and all frees.
+    graph: Graph,
+    memory: MemoryModel,
+    budget: int,
+    *,
+    pinned: bool = False,
+    known_cost: float = math.inf,
+    at_least: float = 0.0,
+    most_states: int = MOST_STATES,
+    stop: Callable[[], bool] = lambda: False,
+) -> Answer:
+    """The least cost of any schedule within a budget, over all orders (or the program's), any number of runs, and all
+    frees.
 
     Args:
         budget: most peak bytes, the reserve taken off.
@@ -54,8 +66,9 @@ def cheapest_schedule(
         stop: asked now and then; True gives up too.
 
     >>> from planner.graph import Op, Tensor
-    >>> ops = [Op("a", (Tensor("a", 4),)), Op("b", (Tensor("b", 4),), reads=("a",)), Op("c", (Tensor("c", 2),), reads=("b",))]
-    >>> graph = Graph([*ops, Op("d", (Tensor("d", 1),), reads=("c",)), Op("e", (Tensor("e", 1, output=True),), reads=("d", "a"))])
+    >>> ops = [Op("a", (Tensor("a", 4),)), Op("b", (Tensor("b", 4),), ("a",)), Op("c", (Tensor("c", 2),), ("b",))]
+    >>> ops += [Op("d", (Tensor("d", 1),), ("c",)), Op("e", (Tensor("e", 1, output=True),), ("d", "a"))]
+    >>> graph = Graph(ops)
     >>> cheapest_schedule(graph, MemoryModel(), 9).bound
     6.0
     """
@@ -66,16 +79,22 @@ def cheapest_schedule(
     if known_cost < math.inf:
         search.enough = math.ceil(Fraction(known_cost) / unit) - once
     if 0 < at_least < math.inf:
-        search.floor = max(0, math.floor(Fraction(at_least) * (1 - Fraction(1, 2**50)) / unit) - once)  # below, however it was rounded
+        # below, however it was rounded
+        search.floor = max(0, math.floor(Fraction(at_least) * (1 - Fraction(1, 2**50)) / unit) - once)
     extra = search.run()
     bound = math.inf if extra is None else float((once + extra) * unit)
     return Answer(search.schedule(), bound, search.proven, search.states)
 
 
 def least_peak_schedule(
-    graph: Graph, memory: MemoryModel, *, most_bytes: int, pinned: bool = False, most_states: int = MOST_STATES,
+    graph: Graph,
+    memory: MemoryModel,
+    *,
+    most_bytes: int,
+    pinned: bool = False,
+    most_states: int = MOST_STATES,
     stop: Callable[[], bool] = lambda: False,
-) -> Answer:  # fmt: skip
+) -> Answer:
     """The least peak of any schedule, and of those that reach it the cheapest where time allows.
 
     Whether one fits is asked again and again, each time with half the bytes in doubt.
@@ -124,7 +143,9 @@ class _Search:
         most_states, stop: when to give up.
     """
 
-    def __init__(self, program: Program, budget: int, costs: list[int], most_states: int, stop: Callable[[], bool]) -> None:
+    def __init__(
+        self, program: Program, budget: int, costs: list[int], most_states: int, stop: Callable[[], bool]
+    ) -> None:
         self.program, self.costs = program, costs
         costless = sum(1 << k for k, cost in enumerate(costs) if not cost)
         self.machine: Any = (Plain if program.plain else Aliased)(program, budget, costless)
@@ -144,15 +165,22 @@ class _Search:
         known: dict[Any, int] = {start: 0}
         queue: list[tuple[int, int, int, int, int, Any]] = [(self.floor, 0, 0, 0, 0, start)]
         pushed = 0
-        # What ran can then run again for nothing: whatever is live, a state that is further on can come to all that others can.
-        costless = self.program.plain and not any(costs) and not any(row.once or row.updated for row in self.program.rows)
+        # What ran can then run again for nothing: whatever is live, a state that is further on can come to all that
+        # others can.
+        costless = (
+            self.program.plain and not any(costs) and not any(row.once or row.updated for row in self.program.rows)
+        )
         furthest = 0
         while queue:
             bound, _, _, _, extra, state = heapq.heappop(queue)
             if bound >= self.enough:
                 self.proven = True
                 return int(self.enough)
-            if extra > known[state] or (costless and state[0].bit_count() < furthest) or machine.dominated(state, extra):
+            if (
+                extra > known[state]
+                or (costless and state[0].bit_count() < furthest)
+                or machine.dominated(state, extra)
+            ):
                 continue
             furthest = state[0].bit_count()
             if machine.done(state):

@@ -82,7 +82,9 @@ class Trials:
         if self.best is not None:
             return Proposal(self.evaluator.schedule(self._best_sequence), cut_short=self.cut_short)
         if self.cut_short:
-            raise TimeLimit(f"{self.name!r} found no plan within the budget before the time limit; raise the limit or the budget")
+            raise TimeLimit(
+                f"{self.name!r} found no plan within the budget before the time limit; raise the limit or the budget"
+            )
         memory = self.problem.memory
         budget = (self.problem.budget or 0) + memory.reserve
         least = None if self._least is None else self._least.peak_bytes + memory.reserve

@@ -30,7 +30,9 @@ class Mirror:
         return flags
 
     def obeyed(self, sequence: Ints, again: frozenset[str]) -> Ints:
-        """The sequence with further runs where a rule is broken, and without reruns that nothing reads; itself if it obeys."""
+        """The sequence with further runs where a rule is broken, and without reruns that nothing reads; itself if it
+        obeys.
+        """
         arrays = self.evaluator.encoded.arrays
         marked = self._flags(again)
         result = np.empty(len(sequence) + len(again) + 1, dtype=np.int64)
@@ -39,11 +41,15 @@ class Mirror:
             result = np.empty(length, dtype=np.int64)
             mirror(arrays, sequence, marked, self._in_forward, result)
         keep = np.empty(length, dtype=np.bool_)
-        read_runs(arrays, result[:length], np.empty(len(arrays.producer), np.bool_), np.empty(len(marked), np.int64), keep)
+        read_runs(
+            arrays, result[:length], np.empty(len(arrays.producer), np.bool_), np.empty(len(marked), np.int64), keep
+        )
         return result[:length][keep]
 
     def forced(self, again: Iterable[str]) -> list[str]:
-        """Ops that every plan runs again: something outside the forward part reads them, or a further run of another does."""
+        """Ops that every plan runs again: something outside the forward part reads them, or a further run of another
+        does.
+        """
         graph = self.evaluator.graph
         wanted: set[str] = set()
         marked = set(again)

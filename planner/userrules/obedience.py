@@ -10,7 +10,9 @@ from planner.schedule import Compute, Schedule
 
 
 def forward_ops(graph: Graph) -> frozenset[str]:
-    """Ops of the forward part: forward and loss phases, and ops without a phase before the first backward one; none without a backward."""
+    """Ops of the forward part: forward and loss phases, and ops without a phase before the first backward one; none
+    without a backward.
+    """
     first = next((place for place, op in enumerate(graph.ops) if op.phase == "backward"), None)
     if first is None:
         return frozenset()
@@ -26,8 +28,9 @@ def check_obeyed(graph: Graph, schedule: Schedule, *, saved: Collection[str], ag
 
     Args:
         saved: ops that run once.
-        again: ops of which nothing waits for the backward pass. What their first run makes is read by first runs of the forward part
-            alone, and freed right after the last of them; what a later run makes is not read across such a first run.
+        again: ops of which nothing waits for the backward pass. What their first run makes is read by first runs of the
+            forward part alone, and freed right after the last of them; what a later run makes is not read across such a
+            first run.
     Raises:
         VerificationError: names the op, the value and the step.
     """
@@ -40,7 +43,9 @@ def check_obeyed(graph: Graph, schedule: Schedule, *, saved: Collection[str], ag
         if not isinstance(step, Compute):
             run, _, used = live.pop(step.value, (1, 0, now))
             if run == 0 and used < now:
-                raise VerificationError(f"step {index}: {step.value!r} waited {now - used} steps to be freed; a rule says recompute")
+                raise VerificationError(
+                    f"step {index}: {step.value!r} waited {now - used} steps to be freed; a rule says recompute"
+                )
             continue
         now += 1
         op = graph.op_named[step.op]
@@ -53,10 +58,16 @@ def check_obeyed(graph: Graph, schedule: Schedule, *, saved: Collection[str], ag
                 continue
             made_by, made_at, _ = live[value]
             if not first and (made_by == 0 or made_at < edge):
-                raise VerificationError(f"step {index}, op {op.name!r}: reads {value!r}, kept since it was made; a rule says recompute")
+                raise VerificationError(
+                    f"step {index}, op {op.name!r}: reads {value!r}, kept since it was made; a rule says recompute"
+                )
             live[value] = (made_by, made_at, now)
         overwritten = {graph.storage_root[op.reads[i]] for i, _ in op.updates}
-        live = {value: facts for value, facts in live.items() if graph.storage_root[value] not in overwritten} if overwritten else live
+        live = (
+            {value: facts for value, facts in live.items() if graph.storage_root[value] not in overwritten}
+            if overwritten
+            else live
+        )
         if first:
             edge = now
         if op.name in marked:

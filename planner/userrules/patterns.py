@@ -33,7 +33,9 @@ def rule_list(given: Any, *, option: str) -> tuple[str, ...]:
     rules = tuple(listed)
     for rule in rules:
         if not isinstance(rule, str) or not rule:
-            raise PlannerError(f"{option}: {printable(repr(rule))} is not a pattern; write a name, or op:TYPE, or module:NAME")
+            raise PlannerError(
+                f"{option}: {printable(repr(rule))} is not a pattern; write a name, or op:TYPE, or module:NAME"
+            )
     presets = [rule for rule in dict.fromkeys(rules) if rule in PRESETS]
     if option != "recompute":
         return tuple(dict.fromkeys(rules))
@@ -48,8 +50,9 @@ def matching(graph: Graph, pattern: str, *, option: str) -> tuple[str, ...]:
     `*`, `?` and `[...]` are those of file names; case counts. A pattern that equals a name means it, whatever is in it.
 
     Args:
-        pattern: over names of ops and of their values; `op:` before it: over op types; `module:`: over modules, and what is inside
-            a module that matches is meant too; `name:` says that names are meant, for one that begins like these or is a preset.
+        pattern: over names of ops and of their values; `op:` before it: over op types; `module:`: over modules, and
+            what is inside a module that matches is meant too; `name:` says that names are meant, for one that begins
+            like these or is a preset.
         option: for the error.
     Raises:
         PlannerError: it names no op.
@@ -72,7 +75,9 @@ def matching(graph: Graph, pattern: str, *, option: str) -> tuple[str, ...]:
                 break
     if not found:
         if option == "save" and pattern in PRESETS:
-            raise PlannerError(f"save: {pattern!r} is a preset of recompute; write name:{pattern} for a value of that name")
+            raise PlannerError(
+                f"save: {pattern!r} is a preset of recompute; write name:{pattern} for a value of that name"
+            )
         presets = PRESETS if option == "recompute" and names_of is None else ()
         raise PlannerError(f"{option}: {pattern!r} names no op{_instead(graph, wanted, of, matches, presets)}")
     return tuple(found)
@@ -101,10 +106,16 @@ _KINDS: Final[dict[str, Callable[[Op], Iterator[str]]]] = {"name": _names, "op":
 
 
 def _instead(
-    graph: Graph, wanted: str, of: Callable[[Op], Iterator[str]], matches: Callable[[str], object], presets: tuple[str, ...]
+    graph: Graph,
+    wanted: str,
+    of: Callable[[Op], Iterator[str]],
+    matches: Callable[[str], object],
+    presets: tuple[str, ...],
 ) -> str:
     """What there is instead."""
-    residents = [op.name for op in graph.ops if op.resident and any(name == wanted or matches(name) for name in _names(op))]
+    residents = [
+        op.name for op in graph.ops if op.resident and any(name == wanted or matches(name) for name in _names(op))
+    ]
     if residents and of is _names:
         return f": {residents[0]!r} is an input, parameter or state, and always kept"
     there = dict.fromkeys(name for op in graph.ops if not op.resident for name in of(op))

@@ -19,21 +19,25 @@ _PRODUCTS: Final = frozenset({
     "gemm", "matmul", "fullyconnected", "linear", "mm", "addmm", "bmm", "baddbmm", "mv", "einsum",
 })  # fmt: skip
 #: Kept whatever they read: fused attention saves its scores nowhere, and a recurrent cell is many products.
-_WHOLE: Final = re.compile(r"(fused|multihead)?attention|_?scaled_dot_product_.*|_flash_attention.*|_efficient_attention.*|lstm|gru|rnn")
+_WHOLE: Final = re.compile(
+    r"(fused|multihead)?attention|_?scaled_dot_product_.*|_flash_attention.*|_efficient_attention.*|lstm|gru|rnn"
+)
 #: Where branches meet: made again, each would need the one before it, and so on to the input.
 _JOINS: Final = frozenset({"add", "sum", "elemwise_add", "elementwise_add", "_plus", "add_n", "concat", "cat"})
 
 
 def selective(graph: Graph) -> tuple[str, ...]:
-    """The cheap ops of the forward part: all but products with a parameter, fused attention, recurrent cells, and sums and
+    """The cheap ops of the forward part: all but products with a parameter, fused attention, recurrent cells, and sums
+    and
     concatenations of several forward values.
 
-    Of a convolution net that leaves normalisation, activation and pooling, as Chen et al. drop them; of a transformer normalisation,
-    activation, dropout and the core of plain attention, its products of activations included.
+    Of a convolution net that leaves normalisation, activation and pooling, as Chen et al. drop them; of a transformer
+    normalisation, activation, dropout and the core of plain attention, its products of activations included.
 
     Raises:
         PlannerError: no op of the forward part has a type.
-    Source: Chen et al. 2016, 4.1 (drop results of low-cost operations) and Korthikanti et al. 2022, section 5 (selective activation
+    Source: Chen et al. 2016, 4.1 (drop results of low-cost operations) and Korthikanti et al. 2022, section 5
+    (selective activation
         recomputation). Ours differs: residual sums are kept, so that no chain of them is made again at once.
     """
     weights: set[str] = set()  # parameters and what is made of nothing else
@@ -61,16 +65,19 @@ def _kept(graph: Graph, op: Op, weights: set[str]) -> bool:
         return True
     if kinds & _PRODUCTS:
         return any(value in weights for value in op.reads)
-    return bool(kinds & _JOINS) and len({v for v in op.reads if v not in weights and not graph.producer[v].resident}) > 1
+    return (
+        bool(kinds & _JOINS) and len({v for v in op.reads if v not in weights and not graph.producer[v].resident}) > 1
+    )
 
 
 def full(evaluator: Evaluator) -> tuple[str, ...]:
     """Every op of the forward part but those at the boundaries of segments.
 
-    Boundaries are the graph's `stage` marks; without marks, the candidate cuts nearest to the ends of about sqrt(n) segments of equal
-    bytes, n being the number of candidates.
+    Boundaries are the graph's `stage` marks; without marks, the candidate cuts nearest to the ends of about sqrt(n)
+    segments of equal bytes, n being the number of candidates.
 
-    Source: Chen et al. 2016, 4.2; what users of Megatron-LM and PyTorch know as full activation checkpointing, layer by layer.
+    Source: Chen et al. 2016, 4.2; what users of Megatron-LM and PyTorch know as full activation checkpointing, layer by
+    layer.
     """
     graph = evaluator.graph
     part = evaluator.forward_part()

@@ -1,4 +1,6 @@
-"""From patterns to rules: which ops they reach on a graph, which of these cannot obey and why, and what each rule does."""
+"""From patterns to rules: which ops they reach on a graph, which of these cannot obey and why, and what each rule
+does.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ _SHOWN: Final = 3  # exceptions named in a report
 def rules_of(graph: Graph, memory: MemoryModel, save: Sequence[str], recompute: Sequence[str]) -> Rules | None:
     """Rules on a graph; None where there are none.
 
-    A `save` pattern wins over a `recompute` pattern, and both win over a preset. Which ops a pattern names without effect, and why, is
-    in its ruling; a pattern of which nothing is left is an error.
+    A `save` pattern wins over a `recompute` pattern, and both win over a preset. Which ops a pattern names without
+    effect, and why, is in its ruling; a pattern of which nothing is left is an error.
 
     Args:
         save, recompute: as `rule_list` returns them.
@@ -58,7 +60,9 @@ class _Resolution:
 
     def _forward_of(self, rule: str, names: tuple[str, ...]) -> tuple[str, ...]:
         if not self.mirror.forward:
-            raise PlannerError(f"recompute: {rule!r} needs to know where the backward pass begins; give its ops phase='backward'")
+            raise PlannerError(
+                f"recompute: {rule!r} needs to know where the backward pass begins; give its ops phase='backward'"
+            )
         found = tuple(name for name in names if name in self.mirror.forward)
         if not found:
             raise PlannerError(f"recompute: {rule!r} names no op of the forward pass; {names[0]!r} is of another")
@@ -71,7 +75,11 @@ class _Resolution:
             raise PlannerError(f"recompute: preset {preset!r} needs a graph with a backward pass")
         found = selective(self.graph) if preset == "selective" else full(self.evaluator)
         able = self._unable()
-        return tuple(n for n in found if n in self.mirror.forward and able(self.graph.op_named[n]) is None and n not in self.saved_by)
+        return tuple(
+            n
+            for n in found
+            if n in self.mirror.forward and able(self.graph.op_named[n]) is None and n not in self.saved_by
+        )
 
     def rules(self) -> Rules:
         """The rules, and what came of each."""
@@ -90,12 +98,19 @@ class _Resolution:
                 raise PlannerError(f"recompute: {rule!r} cannot be kept for any op ({why}); leave it out")
             rulings.append(self._recomputing(rule, self._settled(name for name in names if name in again), unable))
         return Rules(
-            self.graph, self.memory, save=self.save, recompute=self.recompute, saved=frozenset(self.saved_by), again=again,
+            self.graph,
+            self.memory,
+            save=self.save,
+            recompute=self.recompute,
+            saved=frozenset(self.saved_by),
+            again=again,
             rulings=tuple(rulings),
-        )  # fmt: skip
+        )
 
     def _settled(self, names: Iterable[str]) -> frozenset[str]:
-        """Of some ops, those that can obey, and the views of what they make; why the others cannot goes into `reasons`."""
+        """Of some ops, those that can obey, and the views of what they make; why the others cannot goes into
+        `reasons`.
+        """
         able = self._unable()
         self.reasons = {}
         again: set[str] = set()
@@ -139,7 +154,9 @@ class _Resolution:
         return why
 
     def _with_views(self, again: set[str], able: Callable[[Op], str | None]) -> None:
-        """Forward views of what is made again are made again too; a view that cannot be, and is wanted later, holds what it views."""
+        """Forward views of what is made again are made again too; a view that cannot be, and is wanted later, holds
+        what it views.
+        """
         graph, forward = self.graph, self.mirror.forward
         wanted = {value for op in graph.ops if op.name not in forward for value in op.reads}
         views = [op for op in graph.ops if op.view and op.name in forward]
@@ -178,14 +195,26 @@ class _Resolution:
         assert kept is not None
         extra = math.fsum(self.graph.op_named[name].cost for name in forced)
         return Ruling(
-            "recompute", rule, len(own), run_again=len(forced), nbytes=self._read_bytes(own),
-            overhead=extra / kept[1] if kept[1] else 0.0, peak_change_bytes=alone[0] - kept[0],
-            exceptions=tuple(unable[:_SHOWN]), excepted=len(unable),
-        )  # fmt: skip
+            "recompute",
+            rule,
+            len(own),
+            run_again=len(forced),
+            nbytes=self._read_bytes(own),
+            overhead=extra / kept[1] if kept[1] else 0.0,
+            peak_change_bytes=alone[0] - kept[0],
+            exceptions=tuple(unable[:_SHOWN]),
+            excepted=len(unable),
+        )
 
     def _read_bytes(self, names: Iterable[str]) -> int:
         """Bytes of these ops' storages that something outside the forward part reads."""
         graph, forward = self.graph, self.mirror.forward
         makers = set(names)
-        read = {graph.storage_root[value] for op in graph.ops if forward and op.name not in forward for value in op.reads}
-        return sum(self.memory.round_up(graph.tensors[root].nbytes) for root in read if graph.producer[root].name in makers & forward)
+        read = {
+            graph.storage_root[value] for op in graph.ops if forward and op.name not in forward for value in op.reads
+        }
+        return sum(
+            self.memory.round_up(graph.tensors[root].nbytes)
+            for root in read
+            if graph.producer[root].name in makers & forward
+        )

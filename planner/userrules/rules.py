@@ -27,24 +27,33 @@ _TWIN: Final = " again"
 class Rules:
     """What must stay and what must be computed again, on one graph.
 
-    A search knows of no rules: it is given a graph in which they hold (`search_graph`), and what it proposes there is put back onto the
-    program (`ask`).
+    A search knows of no rules: it is given a graph in which they hold (`search_graph`), and what it proposes there is
+    put back onto the program (`ask`).
 
     Args:
         graph, memory: the program, and how its bytes are counted.
         save, recompute: the patterns.
         saved: ops that run once.
-        again: ops of which nothing waits for the backward pass: what it reads of them is made after the forward part has run, and what
-            the forward part read is freed before. This is the original's mirror attribute, set by the user.
+        again: ops of which nothing waits for the backward pass: what it reads of them is made after the forward part
+            has run, and what the forward part read is freed before. This is the original's mirror attribute, set by the
+            user.
         rulings: what came of each rule.
-    Source: Chen et al. 2016, Alg. 2 and section 4.1 (m(v) set by the user). Ours differs: the rules bind every search, views of a value
+    Source: Chen et al. 2016, Alg. 2 and section 4.1 (m(v) set by the user). Ours differs: the rules bind every search,
+    views of a value
         that is made again are made again with it, and values that the original cannot drop are named.
     """
 
     def __init__(
-        self, graph: Graph, memory: MemoryModel, *, save: Sequence[str], recompute: Sequence[str], saved: frozenset[str],
-        again: frozenset[str], rulings: tuple[Ruling, ...],
-    ) -> None:  # fmt: skip
+        self,
+        graph: Graph,
+        memory: MemoryModel,
+        *,
+        save: Sequence[str],
+        recompute: Sequence[str],
+        saved: frozenset[str],
+        again: frozenset[str],
+        rulings: tuple[Ruling, ...],
+    ) -> None:
         self.graph, self.memory, self.save, self.recompute = graph, memory, tuple(save), tuple(recompute)
         self.saved, self.again, self.rulings = saved, again, rulings
         self._mirror = Mirror(evaluator_of(graph, memory))
@@ -71,7 +80,8 @@ class Rules:
 
     @cached_property
     def search_graph(self) -> Graph:
-        """The program as a search is to see it: saved ops run at most once, and each further run of `base` is an op of its own, which
+        """The program as a search is to see it: saved ops run at most once, and each further run of `base` is an op of
+        its own, which
         what comes after it reads."""
         return Graph(self._unrolled(), name=self.graph.name) if self.again else self._kept_graph
 
@@ -93,11 +103,17 @@ class Rules:
             twin = op.name in seen
             suffix = _free_suffix(op, taken) if twin else ""
             taken.update([op.name + suffix, *(t.name + suffix for t in op.outputs)])
-            outputs = tuple(msgspec.structs.replace(t, name=t.name + suffix, output=t.output and not left[row]) for t in op.outputs)
-            made = msgspec.structs.replace(op, outputs=outputs, reads=tuple(current.get(value, value) for value in op.reads))
+            outputs = tuple(
+                msgspec.structs.replace(t, name=t.name + suffix, output=t.output and not left[row]) for t in op.outputs
+            )
+            made = msgspec.structs.replace(
+                op, outputs=outputs, reads=tuple(current.get(value, value) for value in op.reads)
+            )
             if twin:  # not before the pass it is made for
                 after = tuple(dict.fromkeys((op.name, before, edge)))
-                unrolled.append(msgspec.structs.replace(made, name=op.name + suffix, after=after, phase="backward", stage=None))
+                unrolled.append(
+                    msgspec.structs.replace(made, name=op.name + suffix, after=after, phase="backward", stage=None)
+                )
             else:
                 unrolled.append(self._once(made))
                 before = op.name
@@ -123,10 +139,11 @@ class Rules:
     def ask(self, strategy: Strategy, problem: Problem) -> Proposal:
         """What a strategy proposes, on the program, and obedient; its bounds are those of another graph, and go.
 
-        Where something is to run again it is asked twice: about the search graph, and about the program as it is, which is the simpler
-        one where whole stretches are made again. A further run in the search graph is not needed where the search runs the op again by
-        itself. All these forms, and `base`, are made to obey and evaluated; the cheapest within the budget counts, else the one of
-        least peak.
+        Where something is to run again it is asked twice: about the search graph, and about the program as it is, which
+            is the simpler
+        one where whole stretches are made again. A further run in the search graph is not needed where the search runs
+        the op again by itself. All these forms, and `base`, are made to obey and evaluated; the cheapest within the
+        budget counts, else the one of least peak.
 
         Raises:
             InfeasibleBudget, TimeLimit: neither time was anything proposed.

@@ -19,7 +19,9 @@ _METHODS = {
 }
 
 
-def as_lines(found: Measurement, predicted: Prediction | None, calibration: Calibration | None, *, saved: str | None) -> list[str]:
+def as_lines(
+    found: Measurement, predicted: Prediction | None, calibration: Calibration | None, *, saved: str | None
+) -> list[str]:
     """The `measure` command's answer.
 
     Args:
@@ -30,15 +32,20 @@ def as_lines(found: Measurement, predicted: Prediction | None, calibration: Cali
     ended = found.signal or f"exit code {found.exit_code}"
     how = _METHODS[found.method] if found.processes > 1 else "RSS"
     lines = [
-        f"{title if len(title) <= 60 else title[:59] + '…'} · {ended} · {found.seconds:.1f} s · {found.samples:,} samples",
-        f"  Host peak {_both(found.host_bytes)} · {found.processes} process{'' if found.processes == 1 else 'es'} at most",
+        f"{title if len(title) <= 60 else title[:59] + '…'} · {ended} · {found.seconds:.1f} s ·"
+        f" {found.samples:,} samples",
+        f"  Host peak {_both(found.host_bytes)} · {found.processes}"
+        f" process{'' if found.processes == 1 else 'es'} at most",
         f"    Samples {_both(found.sampled_bytes)}, {how}",
     ]
     if found.kernel_bytes is not None:
         lines.append(f"    Kernel  {_both(found.kernel_bytes)}, highest RSS of the largest process")
     for device in found.devices:
         by = f" · {device.processes} processes" if device.processes > 1 else ""
-        lines.append(f"  {device.device} peak {_both(device.allocated_bytes)} allocated, {_both(device.reserved_bytes)} reserved{by}")
+        lines.append(
+            f"  {device.device} peak {_both(device.allocated_bytes)} allocated, {_both(device.reserved_bytes)}"
+            f" reserved{by}"
+        )
         lines.append(f"    {device.name}, by PyTorch's allocator: context and libraries are not in it")
     if not found.samples or not found.host_bytes:
         lines.append("  It ended before it could be sampled")
@@ -51,13 +58,20 @@ def as_lines(found: Measurement, predicted: Prediction | None, calibration: Cali
         above = " above the baseline" if calibration.baseline_bytes else ""
         lines.append(f"  Measured{above} / predicted: {calibration.ratio:.3f} · {calibration}")
         if calibration.kind == "host" and not calibration.baseline_bytes:
-            lines.append("  No --baseline: the ratio takes in interpreter and libraries, and is too high for larger models")
+            lines.append(
+                "  No --baseline: the ratio takes in interpreter and libraries, and is too high for larger models"
+            )
     if saved is not None:
-        lines.append(f"  Saved to {saved}; {'--baseline' if predicted is None else 'planner estimate GRAPH --calibration'} takes it")
+        lines.append(
+            f"  Saved to {saved};"
+            f" {'--baseline' if predicted is None else 'planner estimate GRAPH --calibration'} takes it"
+        )
     return lines
 
 
-def as_object(found: Measurement, predicted: Prediction | None, calibration: Calibration | None, *, saved: str | None) -> dict[str, Any]:
+def as_object(
+    found: Measurement, predicted: Prediction | None, calibration: Calibration | None, *, saved: str | None
+) -> dict[str, Any]:
     """The same for JSON, with exact bytes."""
     ratio = None if predicted is None or calibration is None else calibration.ratio
     return {"measurement": found, "predicted": predicted, "calibration": calibration, "ratio": ratio, "file": saved}
@@ -78,7 +92,9 @@ def progress_title(command: Sequence[str]) -> Iterator[Progress | None]:
     name = printable(command[0]) if command else ""
 
     def show(processes: int, highest_bytes: int, seconds: float) -> None:
-        console.set_window_title(f"{format_bytes(highest_bytes)} peak · {processes} processes · {seconds:.0f} s · {name}")
+        console.set_window_title(
+            f"{format_bytes(highest_bytes)} peak · {processes} processes · {seconds:.0f} s · {name}"
+        )
 
     try:
         yield show

@@ -32,14 +32,18 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int, str], None] | None]:
     from rich.console import Console
     from rich.progress import Progress, TimeElapsedColumn
 
-    with Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bar:
+    with Progress(
+        *Progress.get_default_columns(), TimeElapsedColumn(), console=Console(stderr=True), transient=True
+    ) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total, last: bar.update(task, completed=done, total=total, description=f"{what}, {last}")
 
 
 @contextmanager
 def search_progress(what: str) -> Iterator[Callable[[Standing], None] | None]:
-    """A line on standard error that says where a search stands, and how long it has run; None where that is no terminal."""
+    """A line on standard error that says where a search stands, and how long it has run; None where that is no
+    terminal.
+    """
     if not sys.stderr.isatty():
         yield None
         return
@@ -60,12 +64,17 @@ def standing_line(standing: Standing) -> str:
     'chain: best +4.25 % cost, none below +1.00 %; 1,234 plans'
     """
     best = "none fits yet" if standing.overhead is None else f"best +{100 * standing.overhead:.2f} % cost"
-    return f"{standing.strategy}: {best}, none below +{100 * standing.overhead_lower_bound:.2f} %; {standing.plans_judged:,} plans"
+    return (
+        f"{standing.strategy}: {best}, none below +{100 * standing.overhead_lower_bound:.2f} %;"
+        f" {standing.plans_judged:,} plans"
+    )
 
 
 @contextmanager
 def status(what: str) -> Iterator[Callable[[str], None] | None]:
-    """A spinner with words that change, for work that improves on what it has; None where standard error is no terminal."""
+    """A spinner with words that change, for work that improves on what it has; None where standard error is no
+    terminal.
+    """
     if not sys.stderr.isatty():
         yield None
         return

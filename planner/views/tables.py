@@ -26,7 +26,19 @@ _READ_BY: Final = ("read by the backward of", "read by")
 _NUMBERS: Final = frozenset({"ops", "params", "FLOPs", "fwd FLOPs", "bwd FLOPs", "cost", "forward", "bytes", "saved"})
 _PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E")
 #: Columns that go first where a terminal is too narrow for all; what is saved, and by whom, stays.
-_LESS_WANTED: Final = ("cost", "bwd FLOPs", "ops", "op", "forward", "bytes", "output shape", "phase", "fwd FLOPs", "FLOPs", "params")
+_LESS_WANTED: Final = (
+    "cost",
+    "bwd FLOPs",
+    "ops",
+    "op",
+    "forward",
+    "bytes",
+    "output shape",
+    "phase",
+    "fwd FLOPs",
+    "FLOPs",
+    "params",
+)
 
 
 def console() -> Console:
@@ -41,15 +53,17 @@ def print_breakdown(found: Breakdown, *, by: str, depth: int | None, limit: int,
         by: "module", "op" (type) or "layer" (one op).
         depth: of modules; None: as deep as `limit` shows whole.
         limit: rows at most, 0 for all; what is left out is counted.
-        sort: "order", "bytes", "saved", "flops" or "params"; modules stay inside the module around them. Default: op types by bytes,
-            the rest in program order.
+        sort: "order", "bytes", "saved", "flops" or "params"; modules stay inside the module around them. Default: op
+            types by bytes, the rest in program order.
     """
     rows = {"module": found.modules, "op": found.operators, "layer": found.ops}[by]
     deepest = max((row.depth for row in rows), default=1)
     if by == "module" and depth is None:
         fitting = [k for k in range(1, deepest + 1) if not limit or sum(row.depth <= k for row in rows) <= limit]
         depth = max(fitting, default=1)
-    shown = _sorted([row for row in rows if depth is None or row.depth <= depth], sort or ("bytes" if by == "op" else "order"))
+    shown = _sorted(
+        [row for row in rows if depth is None or row.depth <= depth], sort or ("bytes" if by == "op" else "order")
+    )
     left_out = len(shown) - limit if limit and len(shown) > limit else 0
     more = f"... {left_out:,} more rows; --limit 0 shows all" if left_out else ""
     width = console().width if sys.stdout.isatty() else None
@@ -66,7 +80,9 @@ def print_inventory(inventory: Inventory, *, scope: str) -> None:
     counts = f"{inventory.ops:,} ops · {inventory.values:,} values · {inventory.outputs:,} outputs"
     out.print(f"{printable(inventory.graph)} · {counts}")
     if inventory.source:
-        out.print("  File  " + ", ".join(f"{key} {_count(value)}" for key, value in inventory.source.items() if key != "path"))
+        out.print(
+            "  File  " + ", ".join(f"{key} {_count(value)}" for key, value in inventory.source.items() if key != "path")
+        )
     table = _table("", "count", "bytes", "MiB", "saved for backward", "cost share")
     total = sum(group.cost for group in inventory.phases) or 1.0
     for title, groups in (("residents", inventory.residents), ("phase", inventory.phases)):
@@ -77,7 +93,9 @@ def print_inventory(inventory: Inventory, *, scope: str) -> None:
                 _add_group(table, group, total, resident=title == "residents")
     out.print(table)
     saved_bytes = inventory.saved_bytes
-    out.print(f"  Saved for backward: {inventory.saved_tensors:,} storages, {format_bytes(saved_bytes)} ({saved_bytes} bytes)")
+    out.print(
+        f"  Saved for backward: {inventory.saved_tensors:,} storages, {format_bytes(saved_bytes)} ({saved_bytes} bytes)"
+    )
     at = "" if inventory.keep_all_peak_op is None else f" at op {printable(inventory.keep_all_peak_op)}"
     out.print(f"  Keep-all peak ({scope}): {format_bytes(inventory.keep_all_peak_bytes)}{at}")
     out.print(f"  No plan goes below: {format_bytes(inventory.peak_lower_bound)}")
@@ -93,7 +111,9 @@ def print_inventory(inventory: Inventory, *, scope: str) -> None:
 def print_trace(trace: Trace, *, name: str) -> None:
     """The `simulate` command's answer."""
     out = console()
-    arena = "" if trace.arena_bytes is None else f" · arena {format_bytes(trace.arena_bytes)} ({trace.arena_bytes} bytes)"
+    arena = (
+        "" if trace.arena_bytes is None else f" · arena {format_bytes(trace.arena_bytes)} ({trace.arena_bytes} bytes)"
+    )
     peak = f"peak {format_bytes(trace.peak_bytes)} ({trace.peak_bytes} bytes)"
     out.print(f"{printable(name)} · legal · {len(trace.timeline_bytes):,} steps · {peak}{arena}")
     out.print(f"  Cost {trace.cost:g}; {counted(len(trace.recomputed), 'op')} run again")
@@ -145,7 +165,11 @@ def _aligned(rows: Sequence[Row], *, by: str, width: int | None, more: str) -> l
     cells = [_cells(row, by=by, total=rows[-1]) for row in rows]
     columns = {heading: [row[heading] for row in cells] for heading in cells[0]}
     first = next(iter(columns))
-    columns = {key: column for key, column in columns.items() if key == first or any(cell not in ("", "-", "?") for cell in column)}
+    columns = {
+        key: column
+        for key, column in columns.items()
+        if key == first or any(cell not in ("", "-", "?") for cell in column)
+    }
     widths = {heading: max(map(cell_len, [heading, *column])) for heading, column in columns.items()}
     hidden = [] if width is None else _narrowed(widths, width)
     lines = [_line(row, widths) for row in ({key: key for key in widths}, *cells)]
@@ -205,7 +229,9 @@ def _cells(row: Row, *, by: str, total: Row) -> dict[str, str]:
 
 def _readers(row: Row) -> str:
     names = ["itself" if reader.name == row.name else printable(reader.name) for reader in row.readers]
-    return ", ".join(names[:_NAMED_READERS]) + (f" and {len(names) - _NAMED_READERS:,} more" if len(names) > _NAMED_READERS else "")
+    return ", ".join(names[:_NAMED_READERS]) + (
+        f" and {len(names) - _NAMED_READERS:,} more" if len(names) > _NAMED_READERS else ""
+    )
 
 
 def _bytes(nbytes: int) -> str:
@@ -231,7 +257,9 @@ def _table(*headings: str) -> Table:
 def _add_group(table: Table, group: Group, total_cost: float, *, resident: bool) -> None:
     share = "" if resident else f"{100 * group.cost / total_cost:.1f} %"
     saved = f"{group.saved_bytes:,}" if group.saved_bytes else ""
-    table.add_row(f"  {group.name}", f"{group.count:,}", f"{group.nbytes:,}", f"{group.nbytes / 2**20:,.2f}", saved, share)
+    table.add_row(
+        f"  {group.name}", f"{group.count:,}", f"{group.nbytes:,}", f"{group.nbytes / 2**20:,.2f}", saved, share
+    )
 
 
 def _count(value: object) -> str:

@@ -26,7 +26,8 @@ from planner.zoo.unet import unet
 from planner.zoo.vgg import VGG_STAGES, vgg
 
 __all__ = [
-    "MODELS", "Model", "build", "chain", "densenet", "gpt", "inception_bn", "lstm", "mlp", "mxnet_lstm", "mxnet_resnet", "resnet",
+    "MODELS", "Model", "build", "chain", "densenet", "gpt", "inception_bn", "lstm", "mlp", "mxnet_lstm", "mxnet_resnet",
+        "resnet",
     "squeezenet", "unet", "vgg", "vit",
 ]  # fmt: skip
 
@@ -70,7 +71,8 @@ _ATTENTION: Final = ("fused_attention", "dropout", "dtype", "master_weights")
 MODELS: Final[Mapping[str, Model]] = MappingProxyType(
     {
         "chain": Model(
-            chain, int, "a number of layers, e.g. chain:100", "Chain of equal layers, one unit each, with its backward.",
+            chain, int, "a number of layers, e.g. chain:100",
+                "Chain of equal layers, one unit each, with its backward.",
             ("reads", "nbytes", "cost", "input_nbytes"),
         ),
         "resnet": Model(
@@ -87,33 +89,40 @@ MODELS: Final[Mapping[str, Model]] = MappingProxyType(
             ("batch", "image", "classes", "training", "optimizer", "device"), ("batch",),
         ),
         "densenet": Model(
-            densenet, _blocks, f"a depth ({', '.join(map(str, DENSENET_BLOCKS))}) or layers per block, e.g. densenet:6-12-24-16",
+            densenet, _blocks,
+                f"a depth ({', '.join(map(str, DENSENET_BLOCKS))}) or layers per block, e.g. densenet:6-12-24-16",
             "DenseNet of bottleneck layers that read all before them, a whole training step.",
             ("batch", "image", "classes", "growth", "training", "optimizer", "device"), ("batch",),
         ),
         "unet": Model(
             unet, int, "a number of poolings, e.g. unet:4", "U-Net with a label at each pixel, a whole training step.",
-            ("batch", "image", "channels", "features", "classes", "padding", "training", "optimizer", "device"), ("batch",),
+            ("batch", "image", "channels", "features", "classes", "padding", "training", "optimizer", "device"),
+                ("batch",),
         ),
         "gpt": Model(
             gpt, int, "a number of blocks, e.g. gpt:12", "GPT-2 with fused or plain attention, a whole training step.",
-            ("batch", "tokens", "hidden", "heads", "vocabulary", "loss_chunks", *_ATTENTION, "training", "optimizer", "device"), ("batch",),
+            ("batch", "tokens", "hidden", "heads", "vocabulary", "loss_chunks", *_ATTENTION, "training", "optimizer",
+                "device"), ("batch",),
         ),
         "vit": Model(
-            vit, int, "a number of blocks, e.g. vit:12", "Vision transformer, ViT-B/16 by default, a whole training step.",
-            ("batch", "image", "patch", "hidden", "heads", "classes", *_ATTENTION, "training", "optimizer", "device"), ("batch",),
+            vit, int, "a number of blocks, e.g. vit:12",
+                "Vision transformer, ViT-B/16 by default, a whole training step.",
+            ("batch", "image", "patch", "hidden", "heads", "classes", *_ATTENTION, "training", "optimizer", "device"),
+                ("batch",),
         ),
         "mlp": Model(
             mlp, _stages, "widths, e.g. mlp:784-128-10", "Fully connected layers, a whole training step.",
             ("batch", "relu", "tied", "training", "optimizer", "device"), ("batch",),
         ),
         "lstm": Model(
-            lstm, int, "a number of time steps, e.g. lstm:64", "Unrolled LSTM with a loss at each step, a whole training step.",
+            lstm, int, "a number of time steps, e.g. lstm:64",
+                "Unrolled LSTM with a loss at each step, a whole training step.",
             ("batch", "layers", "hidden", "features", "classes", "training", "optimizer", "device"), ("batch",),
         ),
         "mxnet_resnet": Model(
             mxnet_resnet, _stages, "blocks per stage, e.g. mxnet_resnet:15-120-180-15",
-            "ResNet of Chen et al. 2016 as MXNet 1.5.1 planned it, forward and backward.", ("batch", "image", "classes", "device"),
+            "ResNet of Chen et al. 2016 as MXNet 1.5.1 planned it, forward and backward.", ("batch", "image", "classes",
+                "device"),
         ),
         "mxnet_lstm": Model(
             mxnet_lstm, int, "a number of time steps, e.g. mxnet_lstm:64",

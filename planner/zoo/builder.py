@@ -55,7 +55,9 @@ class Layers:
         """A batch the caller owns."""
         return self.draft.resident(name, TensorType(shape, dtype), kind="input")
 
-    def conv(self, name: str, x: Value, channels: int, *, kernel: int, stride: int = 1, padding: int = 0, bias: bool = False) -> Value:
+    def conv(
+        self, name: str, x: Value, channels: int, *, kernel: int, stride: int = 1, padding: int = 0, bias: bool = False
+    ) -> Value:
         """A square convolution, without bias unless asked for."""
         batch, cin, height, width = self.shape(x)
         reads = [x, self.parameter(f"{name}.weight", (channels, cin, kernel, kernel), x)]
@@ -66,15 +68,23 @@ class Layers:
     def upsample(self, name: str, x: Value, channels: int, *, factor: int) -> Value:
         """A transposed convolution with bias whose windows do not overlap."""
         batch, cin, height, width = self.shape(x)
-        reads = [x, self.parameter(f"{name}.weight", (cin, channels, factor, factor), x), self.parameter(f"{name}.bias", (channels,), x)]
+        reads = [
+            x,
+            self.parameter(f"{name}.weight", (cin, channels, factor, factor), x),
+            self.parameter(f"{name}.bias", (channels,), x),
+        ]
         made = self._like(x, (batch, channels, height * factor, width * factor))
         return self.draft.apply(name, "ConvTranspose", reads, [made], module=_module(name))
 
     def batch_norm(self, name: str, x: Value) -> Value:
         """Batch normalization with its running statistics as state."""
         per_channel = TensorType((self.shape(x)[1],))
-        scale, shift = (self.draft.resident(f"{name}.{part}", per_channel, kind="parameter") for part in ("weight", "bias"))
-        mean, variance = (self.draft.resident(f"{name}.running_{part}", per_channel, kind="state") for part in ("mean", "var"))
+        scale, shift = (
+            self.draft.resident(f"{name}.{part}", per_channel, kind="parameter") for part in ("weight", "bias")
+        )
+        mean, variance = (
+            self.draft.resident(f"{name}.running_{part}", per_channel, kind="state") for part in ("mean", "var")
+        )
         if self.training:
             return self.draft.batch_norm(name, x, scale, shift, (mean, variance), module=_module(name))
         kept = [x, scale, shift, mean, variance]
@@ -93,17 +103,23 @@ class Layers:
         batch, channels, height, width = self.shape(x)
         made = TensorType((batch, channels, *_window(name, (height, width), kernel, stride, padding)))
         outputs = [made, TensorType(made.shape, "int64")] if self.training else [made]
-        return self.draft.apply(name, "MaxPool", [x], outputs, params={"kernel_shape": (kernel, kernel)}, module=_module(name))
+        return self.draft.apply(
+            name, "MaxPool", [x], outputs, params={"kernel_shape": (kernel, kernel)}, module=_module(name)
+        )
 
     def average_pool(self, name: str, x: Value, *, kernel: int, stride: int) -> Value:
         """Mean over windows."""
         batch, channels, height, width = self.shape(x)
         made = self._like(x, (batch, channels, *_window(name, (height, width), kernel, stride, 0)))
-        return self.draft.apply(name, "AveragePool", [x], [made], params={"kernel_shape": (kernel, kernel)}, module=_module(name))
+        return self.draft.apply(
+            name, "AveragePool", [x], [made], params={"kernel_shape": (kernel, kernel)}, module=_module(name)
+        )
 
     def global_average_pool(self, name: str, x: Value) -> Value:
         """Mean over height and width."""
-        return self.draft.apply(name, "GlobalAveragePool", [x], [self._like(x, (*self.shape(x)[:2], 1, 1))], module=_module(name))
+        return self.draft.apply(
+            name, "GlobalAveragePool", [x], [self._like(x, (*self.shape(x)[:2], 1, 1))], module=_module(name)
+        )
 
     def concat(self, name: str, values: Sequence[Value], *, axis: int = 1) -> Value:
         """Values side by side along an axis, copied."""
@@ -206,5 +222,8 @@ def _window(name: str, extents: tuple[int, int], kernel: int, stride: int, paddi
     """Height and width after a window slid over an image."""
     height, width = ((extent + 2 * padding - kernel) // stride + 1 for extent in extents)
     if height < 1 or width < 1:
-        raise GraphError(f"layer {name!r}: a {kernel}x{kernel} window does not fit an image of {extents[0]}x{extents[1]}; use a larger one")
+        raise GraphError(
+            f"layer {name!r}: a {kernel}x{kernel} window does not fit an image of {extents[0]}x{extents[1]}; use"
+            " a larger one"
+        )
     return height, width

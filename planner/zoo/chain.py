@@ -14,7 +14,12 @@ from planner.zoo.builder import whole_number
 
 
 def chain(
-    n: int, *, reads: Sequence[Literal["in", "out"]] = ("in",), nbytes: int = 1, cost: float = 1.0, input_nbytes: int = 0
+    n: int,
+    *,
+    reads: Sequence[Literal["in", "out"]] = ("in",),
+    nbytes: int = 1,
+    cost: float = 1.0,
+    input_nbytes: int = 0,
 ) -> nx.DiGraph:
     """Forward `f1..fn`, the loss gradient `g{n}`, and backward `g{n-1}..g0`, all of one size and cost.
 
@@ -22,7 +27,8 @@ def chain(
 
     Args:
         n: layers.
-        reads: "in": backward i reads the layer's input `f{i-1}` (the resident `x` for the first); "out": its output `f{i}`.
+        reads: "in": backward i reads the layer's input `f{i-1}` (the resident `x` for the first); "out": its output
+            `f{i}`.
         nbytes: bytes of every value but the input.
         cost: of every op.
         input_nbytes: bytes of the resident input.

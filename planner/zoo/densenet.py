@@ -13,7 +13,11 @@ from planner.lowering.differentiate import check_optimizer, differentiate
 from planner.zoo.builder import Layers, whole_number
 
 # Layers per dense block; depth counts two convolutions a layer, the stem's, the transitions' and the classifier.
-DENSENET_BLOCKS: Final[Mapping[int, tuple[int, ...]]] = {121: (6, 12, 24, 16), 169: (6, 12, 32, 32), 201: (6, 12, 48, 32)}
+DENSENET_BLOCKS: Final[Mapping[int, tuple[int, ...]]] = {
+    121: (6, 12, 24, 16),
+    169: (6, 12, 32, 32),
+    201: (6, 12, 48, 32),
+}
 _BOTTLENECK: Final = 4
 
 
@@ -30,7 +34,8 @@ def densenet(
 ) -> nx.DiGraph:
     """DenseNet-BC, for training (with backward and update) or inference, in float32.
 
-    Each layer concatenates everything before it in its block, and the normalization that follows keeps that copy for its
+    Each layer concatenates everything before it in its block, and the normalization that follows keeps that copy for
+    its
     backward: kept values grow with the square of the depth although parameters do not (Pleiss et al. 2017).
 
     Args:
@@ -43,11 +48,13 @@ def densenet(
         optimizer: see `differentiate`.
         device: costs are seconds on it.
     Returns:
-        A DAG with 7,978,856 parameters for 121 and 1000 classes, those that are trained. The 83,648 running statistics are states;
-        Caffe's form of the net, and the ONNX file made from it, count them too, and scale and shift twice: 8,146,152.
+        A DAG with 7,978,856 parameters for 121 and 1000 classes, those that are trained. The 83,648 running statistics
+        are states; Caffe's form of the net, and the ONNX file made from it, count them too, and scale and shift twice:
+        8,146,152.
     Raises:
         GraphError: an argument out of range, an unknown depth, optimizer or device, an image too small.
-    Source: Huang et al. 2017, table 1, with the bias-free convolutions and the one biased classifier of the authors' code.
+    Source: Huang et al. 2017, table 1, with the bias-free convolutions and the one biased classifier of the authors'
+    code.
 
     >>> graph = densenet((2, 2), batch=1, image=32, classes=10)
     >>> graph.nodes["block1.layer2.concat"]["shape"]
@@ -57,7 +64,9 @@ def densenet(
     counts = {"batch": batch, "image": image, "classes": classes, "growth": growth}
     batch, image, classes, growth = (whole_number("densenet", name, value, least=1) for name, value in counts.items())
     check_optimizer(optimizer)
-    layers = Layers(f"densenet:{depth if isinstance(depth, int) else '-'.join(map(str, blocks))}", device=device, training=training)
+    layers = Layers(
+        f"densenet:{depth if isinstance(depth, int) else '-'.join(map(str, blocks))}", device=device, training=training
+    )
     x = layers.input("image", (batch, 3, image, image))
     labels = layers.input("labels", (batch,), "int64") if training else None
     x = layers.conv("stem.conv", x, 2 * growth, kernel=7, stride=2, padding=3)
@@ -83,7 +92,8 @@ def _blocks(depth: int | Sequence[int]) -> tuple[int, ...]:
     blocks = tuple(depth) if isinstance(depth, (list, tuple)) else ()
     if not blocks or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in blocks):
         raise GraphError(
-            f"densenet: {depth!r} is neither a depth ({', '.join(map(str, DENSENET_BLOCKS))}) nor layers-per-block counts >= 1"
+            f"densenet: {depth!r} is neither a depth ({', '.join(map(str, DENSENET_BLOCKS))}) nor"
+            " layers-per-block counts >= 1"
         )
     return blocks
 
@@ -95,7 +105,9 @@ def _dense_block(layers: Layers, name: str, x: Value, *, count: int, growth: int
         inside = f"{name}.layer{k}"
         x = layers.concat(f"{inside}.concat", features) if k > 1 else features[0]
         x = layers.conv(f"{inside}.conv1", _normalized(layers, inside, "1", x), _BOTTLENECK * growth, kernel=1)
-        features.append(layers.conv(f"{inside}.conv2", _normalized(layers, inside, "2", x), growth, kernel=3, padding=1))
+        features.append(
+            layers.conv(f"{inside}.conv2", _normalized(layers, inside, "2", x), growth, kernel=3, padding=1)
+        )
     return layers.concat(f"{name}.concat", features)
 
 

@@ -30,9 +30,9 @@ def lstm(
 ) -> nx.DiGraph:
     """An LSTM unrolled over time with a softmax cross-entropy at each step, for training or inference, in float32.
 
-    Weights are shared over time: each is one resident, and its gradient is a fold over the steps. `stage` marks cell and hidden
-    state of every layer with the number of the time step, so that Chen's planners keep or drop them together; they are
-    all that goes from one step to the next.
+    Weights are shared over time: each is one resident, and its gradient is a fold over the steps. `stage` marks cell
+    and hidden state of every layer with the number of the time step, so that Chen's planners keep or drop them
+    together; they are all that goes from one step to the next.
 
     Args:
         steps: time steps.
@@ -45,11 +45,12 @@ def lstm(
         optimizer: see `differentiate`.
         device: costs are seconds on it.
     Returns:
-        A DAG with layers * 4 * hidden * (width + hidden + 2) + classes * (hidden + 1) parameters, width being that of the layer's
-        input. The initial states are inputs; the loss is the sum over steps of the mean over the batch.
+        A DAG with layers * 4 * hidden * (width + hidden + 2) + classes * (hidden + 1) parameters, width being that of
+        the layer's input. The initial states are inputs; the loss is the sum over steps of the mean over the batch.
     Raises:
         GraphError: an argument out of range, an unknown optimizer or device.
-    Source: Hochreiter and Schmidhuber 1997 with the forget gate of Gers et al. 2000, two biases as in PyTorch and MXNet.
+    Source: Hochreiter and Schmidhuber 1997 with the forget gate of Gers et al. 2000, two biases as in PyTorch and
+    MXNet.
 
     >>> graph = lstm(3, batch=2, layers=1, hidden=4, classes=5)
     >>> graph.nodes["t2.l0.cell"]["shape"], graph.nodes["t2.l0.cell"]["stage"]
@@ -57,13 +58,18 @@ def lstm(
     """
     width = hidden if features is None else features
     counts = {"steps": steps, "batch": batch, "layers": layers, "hidden": hidden, "features": width, "classes": classes}
-    steps, batch, layers, hidden, width, classes = (whole_number("lstm", name, value, least=1) for name, value in counts.items())
+    steps, batch, layers, hidden, width, classes = (
+        whole_number("lstm", name, value, least=1) for name, value in counts.items()
+    )
     check_optimizer(optimizer)
     net = Layers(f"lstm:{steps}", device=device, training=training)
     weights = [_Weights.of(net, f"l{k}", width if k == 0 else hidden, 4 * hidden, hidden) for k in range(layers)]
     head = net.draft.resident("head.weight", TensorType((classes, hidden)), kind="parameter")
     bias = net.draft.resident("head.bias", TensorType((classes,)), kind="parameter")
-    states = [_State(net.input(f"l{k}.hidden", (batch, hidden)), net.input(f"l{k}.cell", (batch, hidden))) for k in range(layers)]
+    states = [
+        _State(net.input(f"l{k}.hidden", (batch, hidden)), net.input(f"l{k}.cell", (batch, hidden)))
+        for k in range(layers)
+    ]
     losses = []
     for t in range(steps):
         x = net.input(f"t{t}.input", (batch, width))
@@ -128,7 +134,9 @@ def _cell(net: Layers, name: str, x: Value, weights: _Weights, state: _State, *,
 def _gemm(net: Layers, name: str, x: Value, weight: Value, bias: Value) -> Value:
     """A fully connected layer on weights that stand already."""
     made = TensorType((net.shape(x)[0], net.shape(weight)[0]))
-    return net.draft.apply(name, "Gemm", [x, weight, bias], [made], params={"transB": 1}, module=name.rpartition(".")[0])
+    return net.draft.apply(
+        name, "Gemm", [x, weight, bias], [made], params={"transB": 1}, module=name.rpartition(".")[0]
+    )
 
 
 def _split(net: Layers, name: str, x: Value, outputs: list[TensorType]) -> list[Value]:
@@ -136,7 +144,15 @@ def _split(net: Layers, name: str, x: Value, outputs: list[TensorType]) -> list[
     moved = 2 * sum(value.nbytes for value in outputs)
     seconds = roofline_seconds(device_named(net.graph.graph["device"]), flops=0, bytes_moved=moved)
     net.draft.add(
-        name, [x], op="Split", flops=0, cost=seconds, phase="forward", saves=(), module=name.rpartition(".")[0], **output_types(outputs)
+        name,
+        [x],
+        op="Split",
+        flops=0,
+        cost=seconds,
+        phase="forward",
+        saves=(),
+        module=name.rpartition(".")[0],
+        **output_types(outputs),
     )
     for k, value in enumerate(outputs):
         net.draft.types[Value(name, k)] = value

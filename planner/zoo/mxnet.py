@@ -1,7 +1,7 @@
 """The original's example networks, as MXNet 1.5.1 planned them: forward and backward, without an update.
 
-For measuring from the real thing: allocator "nnvm" on these graphs gives the original's totals. For a modern network take
-`zoo.resnet` or `zoo.lstm`. Names of nodes are the original's where those are unique.
+For measuring from the real thing: allocator "nnvm" on these graphs gives the original's totals. For a modern network
+take `zoo.resnet` or `zoo.lstm`. Names of nodes are the original's where those are unique.
 """
 
 from __future__ import annotations
@@ -16,14 +16,18 @@ from planner.zoo.builder import whole_number
 from planner.zoo.mxnet_graph import Entry, Network
 
 
-def mxnet_resnet(stages: Sequence[int], *, batch: int = 32, image: int = 224, classes: int = 1000, device: str = "a100") -> nx.DiGraph:
+def mxnet_resnet(
+    stages: Sequence[int], *, batch: int = 32, image: int = 224, classes: int = 1000, device: str = "a100"
+) -> nx.DiGraph:
     """The ResNet of memonger's example: bottleneck blocks, every convolution with a bias, batch norm and leaky ReLU.
 
-    `stage=True` marks what the original marked (`mirror_stage`): the input of each block, and the projected shortcut where the
-    block has one. Batch norm gives its result, mean and variance; the first pool is without padding, 112 -> 55 pixels.
+    `stage=True` marks what the original marked (`mirror_stage`): the input of each block, and the projected shortcut
+    where the block has one. Batch norm gives its result, mean and variance; the first pool is without padding, 112 ->
+    55 pixels.
 
     Args:
-        stages: blocks per stage; (3, 4, 6, 3) has 53 convolutions with one projection a stage, (15, 120, 180, 15) has 995.
+        stages: blocks per stage; (3, 4, 6, 3) has 53 convolutions with one projection a stage, (15, 120, 180, 15) has
+            995.
         batch: images.
         image: height and width in pixels.
         classes: outputs of the classifier.
@@ -32,7 +36,8 @@ def mxnet_resnet(stages: Sequence[int], *, batch: int = 32, image: int = 224, cl
         A DAG in program order; see `Network.training_step` for gradients of arguments.
     Raises:
         GraphError: an argument out of range, an image that is too small, an unknown device.
-    Source: Chen et al. 2016, section 5; example_resnet.py of dmlc/mxnet-memonger. Ours adds costs, which it does not have.
+    Source: Chen et al. 2016, section 5; example_resnet.py of dmlc/mxnet-memonger. Ours adds costs, which it does not
+    have.
 
     >>> graph = mxnet_resnet((1, 1), batch=2, image=64, classes=10)
     >>> graph.nodes["pooling0"]["shape"], graph.nodes["leakyrelu4"]["stage"]
@@ -107,8 +112,9 @@ def mxnet_lstm(
 ) -> nx.DiGraph:
     """The unrolled LSTM of memonger's example, with a softmax cross-entropy at each time step.
 
-    Weights are shared over time; their gradients are summed as MXNet does, in one op up to 7 time steps and in a chain of adds
-    from 8 on. `stage` marks cell and hidden state of every layer with the number of the time step: one decision a step.
+    Weights are shared over time; their gradients are summed as MXNet does, in one op up to 7 time steps and in a chain
+    of adds from 8 on. `stage` marks cell and hidden state of every layer with the number of the time step: one decision
+    a step.
 
     Args:
         steps: time steps.
@@ -135,7 +141,10 @@ def mxnet_lstm(
     cells = _Lstm(net, hidden=hidden)
     embedding = net.variable("embed_weight", (embed, features), kind="parameter")
     weights = [_Weights.of(net, f"l{k}", embed if k == 0 else hidden, hidden) for k in range(layers)]
-    cls = [net.variable("cls_weight", (classes, hidden), kind="parameter"), net.variable("cls_bias", (classes,), kind="parameter")]
+    cls = [
+        net.variable("cls_weight", (classes, hidden), kind="parameter"),
+        net.variable("cls_bias", (classes,), kind="parameter"),
+    ]
     cell = [net.variable(f"l{k}_init_c", (batch, hidden), kind="input") for k in range(layers)]
     state = [net.variable(f"l{k}_init_h", (batch, hidden), kind="input") for k in range(layers)]
     heads = []
@@ -149,7 +158,9 @@ def mxnet_lstm(
         x = net.apply("FullyConnected", f"t{t}_cls", [x, *cls], [(batch, classes)])
         heads.append(net.apply("softmax_cross_entropy", f"t{t}_sm", [x, label], [(1,)]))
     for name, last in (("c", cell), ("h", state)):
-        heads += [net.apply("BlockGrad", f"l{k}_last_{name}", [value], [value.type.shape]) for k, value in enumerate(last)]
+        heads += [
+            net.apply("BlockGrad", f"l{k}_last_{name}", [value], [value.type.shape]) for k, value in enumerate(last)
+        ]
     return net.training_step(heads)
 
 
@@ -180,15 +191,21 @@ class _Lstm:
         self.hidden: Final = hidden
         self.numbers: Final[dict[str, int]] = {}
 
-    def step(self, name: str, x: Entry, weights: _Weights, cell: Entry, state: Entry, *, stage: str) -> tuple[Entry, Entry]:
+    def step(
+        self, name: str, x: Entry, weights: _Weights, cell: Entry, state: Entry, *, stage: str
+    ) -> tuple[Entry, Entry]:
         """One layer at one time step; returns the next cell and hidden state."""
         wide = (x.type.shape[0], 4 * self.hidden)
         i2h = self.net.apply("FullyConnected", f"{name}_i2h", [x, *weights.i2h], [wide])
         h2h = self.net.apply("FullyConnected", f"{name}_h2h", [state, *weights.h2h], [wide])
         narrow = cell.type.shape
-        sliced = self.net.apply("SliceChannel", f"{name}_slice", [self._unnamed("elemwise_add", [i2h, h2h])], [narrow] * 4).node
+        sliced = self.net.apply(
+            "SliceChannel", f"{name}_slice", [self._unnamed("elemwise_add", [i2h, h2h])], [narrow] * 4
+        ).node
         kinds = ("sigmoid", "tanh", "sigmoid", "sigmoid")
-        gate, change, forget, out = (self._unnamed(f"Activation.{kind}", [Entry(sliced, k)]) for k, kind in enumerate(kinds))
+        gate, change, forget, out = (
+            self._unnamed(f"Activation.{kind}", [Entry(sliced, k)]) for k, kind in enumerate(kinds)
+        )
         kept = self._unnamed("elemwise_mul", [forget, cell])
         cell = self._unnamed("elemwise_add", [kept, self._unnamed("elemwise_mul", [gate, change])], stage=stage)
         state = self._unnamed("elemwise_mul", [out, self._unnamed("Activation.tanh", [cell])], stage=stage)
@@ -239,10 +256,13 @@ def _classifier(layers: _Convolutions, x: Entry, classes: int) -> Entry:
     batch, channels = x.type.shape[:2]
     x = net.apply("Flatten", "flatten", [x], [(batch, channels)])
     weight, bias = (
-        net.variable(f"fc1_{part}", (classes, *rest), kind="parameter") for part, rest in (("weight", (channels,)), ("bias", ()))
+        net.variable(f"fc1_{part}", (classes, *rest), kind="parameter")
+        for part, rest in (("weight", (channels,)), ("bias", ()))
     )
     x = net.apply("FullyConnected", "fc1", [x, weight, bias], [(batch, classes)])
-    return net.apply("SoftmaxOutput", "softmax", [x, net.variable("softmax_label", (batch,), kind="input")], [(batch, classes)])
+    return net.apply(
+        "SoftmaxOutput", "softmax", [x, net.variable("softmax_label", (batch,), kind="input")], [(batch, classes)]
+    )
 
 
 class _Inception(NamedTuple):
@@ -293,7 +313,9 @@ def _window(name: str, x: Entry, kernel: int, stride: int, padding: int) -> tupl
     height, width = ((extent + 2 * padding - kernel) // stride + 1 for extent in x.type.shape[2:])
     if height < 1 or width < 1:
         size = "x".join(map(str, x.type.shape[2:]))
-        raise GraphError(f"layer {name!r}: a {kernel}x{kernel} window does not fit an image of {size}; use a larger one")
+        raise GraphError(
+            f"layer {name!r}: a {kernel}x{kernel} window does not fit an image of {size}; use a larger one"
+        )
     return height, width
 
 

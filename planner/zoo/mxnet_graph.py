@@ -1,8 +1,8 @@
 """How MXNet 1.5.1 turns a network into the graph it plans: its gradient pass and its execution order, by its rules.
 
-A network is a graph of symbols. Gradients are appended in reverse topological order and summed as `AggregateGradient` does; the
-program is the depth-first post-order from the heads and then from the gradients of the arguments. Both orders decide the
-bytes, since MXNet's planner is one pass over this program.
+A network is a graph of symbols. Gradients are appended in reverse topological order and summed as `AggregateGradient`
+does; the program is the depth-first post-order from the heads and then from the gradients of the arguments. Both orders
+decide the bytes, since MXNet's planner is one pass over this program.
 """
 
 from __future__ import annotations
@@ -33,7 +33,20 @@ class Node:
         rule: key of `DECLARATIONS`, for a forward operator.
     """
 
-    __slots__ = ("after", "inplace", "inputs", "kernel", "kind", "name", "op", "phase", "rule", "stage", "types", "work")
+    __slots__ = (
+        "after",
+        "inplace",
+        "inputs",
+        "kernel",
+        "kind",
+        "name",
+        "op",
+        "phase",
+        "rule",
+        "stage",
+        "types",
+        "work",
+    )
 
     def __init__(
         self,
@@ -116,9 +129,17 @@ class Network:
         types = tuple(TensorType(shape) for shape in shapes)
         work = forward_work(rule, tuple(entry.type for entry in inputs), types, kernel, self.device)
         made = Node(
-            name, rule.partition(".")[0], inputs, types, rule=rule, kernel=kernel, stage=stage,
-            inplace=DECLARATIONS[rule].inplace, work=work, phase="forward",
-        )  # fmt: skip
+            name,
+            rule.partition(".")[0],
+            inputs,
+            types,
+            rule=rule,
+            kernel=kernel,
+            stage=stage,
+            inplace=DECLARATIONS[rule].inplace,
+            work=work,
+            phase="forward",
+        )
         return Entry(made)
 
     def training_step(self, heads: Sequence[Entry]) -> nx.DiGraph:
@@ -127,8 +148,10 @@ class Network:
         Args:
             heads: the outputs of the network.
         Returns:
-            A DAG in program order. MXNet writes the gradient of an argument into an array of the caller: here it is the new version
-            of a resident, `<argument>_grad` of kind "state", so it counts in the scope "total" and not in "activations".
+            A DAG in program order. MXNet writes the gradient of an argument into an array of the caller: here it is the
+                new version
+            of a resident, `<argument>_grad` of kind "state", so it counts in the scope "total" and not in
+            "activations".
         """
         forward = _post_order(entry.node for entry in heads)
         arguments = [Entry(node) for node in forward if node.kind in ("input", "parameter")]
@@ -192,12 +215,19 @@ class _Gradients:
         made = node.inputs[: declared.gradients]
         types = tuple(entry.type for entry in made)
         work = backward_work(
-            node.rule, tuple(entry.type for entry in node.inputs), node.types, node.kernel,
-            tuple(entry.type for entry in reads), types, self.device,
-        )  # fmt: skip
+            node.rule,
+            tuple(entry.type for entry in node.inputs),
+            node.types,
+            node.kernel,
+            tuple(entry.type for entry in reads),
+            types,
+            self.device,
+        )
         # nnvm makes every gradient node wait for its forward node, so a plan runs the copy of that too.
         pairs = declared.inplace_backward
-        backward = Node(f"{node.name}_backward", declared.backward, reads, types, after=[node], inplace=pairs, work=work)
+        backward = Node(
+            f"{node.name}_backward", declared.backward, reads, types, after=[node], inplace=pairs, work=work
+        )
         for k, of in enumerate(made):
             self._append(of, Entry(backward, k))
 
@@ -257,9 +287,19 @@ def _write(draft: Assembly, node: Node, *, heads: frozenset[Entry], written: dic
             reads.append(draft.resident(f"{written[entry].node.name}_grad", entry.type, kind="state"))
         if entry in written or entry in heads:
             kept.append(k)
-    found: dict[str, Any] = {"op": node.op, **output_types(node.types), "flops": node.work.flops, "cost": node.work.seconds}
+    found: dict[str, Any] = {
+        "op": node.op,
+        **output_types(node.types),
+        "flops": node.work.flops,
+        "cost": node.work.seconds,
+    }
     # MXNet does not take a pair whose output is the caller's array.
     inplace = tuple(pair for pair in node.inplace if pair[1] not in external)
-    further = {"inplace": inplace, "updates": tuple((i, k) for k, i in external.items()), "output": tuple(kept), "stage": node.stage}
+    further = {
+        "inplace": inplace,
+        "updates": tuple((i, k) for k, i in external.items()),
+        "output": tuple(kept),
+        "stage": node.stage,
+    }
     found.update((key, value) for key, value in further.items() if value)
     draft.add(node.name, reads, after=[before.name for before in node.after], phase=node.phase, **found)

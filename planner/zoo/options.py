@@ -10,8 +10,20 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, Union, final, get_args, get_origin, get_type_hints
 
-_TRUTH: Final = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-_NUMBER: Final = {int: re.compile(r"-?[0-9]{1,19}", re.ASCII), float: re.compile(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?", re.ASCII | re.IGNORECASE)}
+_TRUTH: Final = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
+_NUMBER: Final = {
+    int: re.compile(r"-?[0-9]{1,19}", re.ASCII),
+    float: re.compile(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?", re.ASCII | re.IGNORECASE),
+}
 
 
 @final
@@ -36,17 +48,30 @@ class Option:
     @property
     def accepted(self) -> str:
         """What may be written, for people."""
-        words = {"int": "an int", "float": "a number", "bool": "true or false", "str": "text", "list": "names with commas between"}
-        known = f"{'some of' if self.type == 'list' else 'one of'} {', '.join(self.choices)}" if self.choices else words[self.type]
+        words = {
+            "int": "an int",
+            "float": "a number",
+            "bool": "true or false",
+            "str": "text",
+            "list": "names with commas between",
+        }
+        known = (
+            f"{'some of' if self.type == 'list' else 'one of'} {', '.join(self.choices)}"
+            if self.choices
+            else words[self.type]
+        )
         return f"{known}, or none" if self.nullable else known
 
     def __str__(self) -> str:
-        values = (("," if self.type == "list" else "|").join(self.choices) or self.type) + ("|none" if self.nullable else "")
+        values = (("," if self.type == "list" else "|").join(self.choices) or self.type) + (
+            "|none" if self.nullable else ""
+        )
         return f"{self.name}={values}"
 
     @property
     def example(self) -> str:
-        """The option with its default, as it may be written; with what it takes where the default is one of several words, or nothing.
+        """The option with its default, as it may be written; with what it takes where the default is one of several
+        words, or nothing.
 
         >>> Option("image", "int", 224).example, Option("relu", "bool", True).example
         ('image=224', 'relu=true')
@@ -81,7 +106,8 @@ def options_of(function: Callable[..., Any], names: Iterable[str]) -> dict[str, 
     """Options of a function by name.
 
     Args:
-        function: with annotations of int, float, bool, str, `Literal` of str, a sequence of `Literal`, or one of them or None.
+        function: with annotations of int, float, bool, str, `Literal` of str, a sequence of `Literal`, or one of them
+            or None.
 
     >>> def model(*, width: int = 3, dtype: Literal["float32", "float16"] = "float32") -> None: ...
     >>> [str(option) for option in options_of(model, ("width", "dtype")).values()]

@@ -13,7 +13,12 @@ from planner.lowering.differentiate import check_optimizer, differentiate
 from planner.zoo.builder import Layers, whole_number
 
 # Blocks per stage; depth counts three convolutions a block, the stem's and the classifier.
-STAGES: Final[Mapping[int, tuple[int, ...]]] = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 1001: (3, 8, 319, 3)}
+STAGES: Final[Mapping[int, tuple[int, ...]]] = {
+    50: (3, 4, 6, 3),
+    101: (3, 4, 23, 3),
+    152: (3, 8, 36, 3),
+    1001: (3, 8, 319, 3),
+}
 _EXPANSION: Final = 4
 
 
@@ -30,7 +35,8 @@ def resnet(
 ) -> nx.DiGraph:
     """ResNet v1.5, for training (with backward and update) or inference, in float32.
 
-    v1.5 has the stride in the 3x3 convolution, as torchvision and the ONNX zoo have it; v1, the network of the paper, in the first 1x1.
+    v1.5 has the stride in the 3x3 convolution, as torchvision and the ONNX zoo have it; v1, the network of the paper,
+    in the first 1x1.
 
     Args:
         depth: 50, 101, 152 or 1001 (stages 3, 8, 319, 3), or blocks per stage, such as (3, 4, 6, 3).
@@ -51,14 +57,17 @@ def resnet(
     """
     stages = _stages(depth)
     batch, image, classes = (
-        whole_number("resnet", name, value, least=1) for name, value in (("batch", batch), ("image", image), ("classes", classes))
+        whole_number("resnet", name, value, least=1)
+        for name, value in (("batch", batch), ("image", image), ("classes", classes))
     )
     check_optimizer(optimizer)
     name = f"resnet:{depth if isinstance(depth, int) else '-'.join(map(str, stages))}{' v1' if stride_on_1x1 else ''}"
     layers = Layers(name, device=device, training=training)
     x = layers.input("image", (batch, 3, image, image))
     labels = layers.input("labels", (batch,), "int64") if training else None
-    x = layers.relu("stem.relu", layers.batch_norm("stem.bn", layers.conv("stem.conv", x, 64, kernel=7, stride=2, padding=3)))
+    x = layers.relu(
+        "stem.relu", layers.batch_norm("stem.bn", layers.conv("stem.conv", x, 64, kernel=7, stride=2, padding=3))
+    )
     x = layers.max_pool("stem.pool", x, kernel=3, stride=2, padding=1)
     for stage, blocks in enumerate(stages, start=1):
         for block in range(1, blocks + 1):
@@ -76,11 +85,20 @@ def resnet(
 def _stages(depth: int | Sequence[int]) -> tuple[int, ...]:
     if isinstance(depth, int) and not isinstance(depth, bool):
         if depth not in STAGES:
-            raise GraphError(f"resnet: no depth {depth}; known: {', '.join(map(str, STAGES))}, or blocks per stage such as 3-4-6-3")
+            raise GraphError(
+                f"resnet: no depth {depth}; known: {', '.join(map(str, STAGES))}, or blocks per stage such as 3-4-6-3"
+            )
         return STAGES[depth]
     stages = tuple(depth) if isinstance(depth, (list, tuple)) else ()
-    if not stages or len(stages) > 8 or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in stages):
-        raise GraphError(f"resnet: {depth!r} is neither a depth ({', '.join(map(str, STAGES))}) nor 1 to 8 blocks-per-stage counts >= 1")
+    if (
+        not stages
+        or len(stages) > 8
+        or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in stages)
+    ):
+        raise GraphError(
+            f"resnet: {depth!r} is neither a depth ({', '.join(map(str, STAGES))}) nor 1 to 8"
+            " blocks-per-stage counts >= 1"
+        )
     return stages
 
 

@@ -10,7 +10,8 @@ from planner.lowering.assembly import Value
 from planner.lowering.differentiate import check_optimizer, differentiate
 from planner.zoo.builder import Layers, whole_number
 
-# Channels squeezed to and expanded to by each fire module, fire2 first; a pooling stands before the first of each group.
+# Channels squeezed to and expanded to by each fire module, fire2 first; a pooling stands before the first of each
+# group.
 _FIRES: Final = (((16, 64), (16, 64)), ((32, 128), (32, 128)), ((48, 192), (48, 192), (64, 256), (64, 256)))
 
 
@@ -27,13 +28,15 @@ def squeezenet(
 
     Args:
         batch: images.
-        image: height and width in pixels. Poolings round down, others round up: the same where, as for 224, nothing is left over.
+        image: height and width in pixels. Poolings round down, others round up: the same where, as for 224, nothing is
+            left over.
         classes: channels of the last convolution.
         training: False gives the forward graph without labels, its dropout the identity.
         optimizer: see `differentiate`.
         device: costs are seconds on it.
     Raises:
-        GraphError: an argument out of range, an unknown optimizer or device, an image that the poolings leave nothing of.
+        GraphError: an argument out of range, an unknown optimizer or device, an image that the poolings leave nothing
+            of.
     Source: Iandola et al. 2016, with the smaller first layer and earlier poolings that its authors released as 1.1.
 
     >>> graph = squeezenet(batch=1)
@@ -41,7 +44,8 @@ def squeezenet(
     ((1, 512, 13, 13), (64, 512, 1, 1))
     """
     batch, image, classes = (
-        whole_number("squeezenet", name, value, least=1) for name, value in (("batch", batch), ("image", image), ("classes", classes))
+        whole_number("squeezenet", name, value, least=1)
+        for name, value in (("batch", batch), ("image", image), ("classes", classes))
     )
     check_optimizer(optimizer)
     layers = Layers("squeezenet", device=device, training=training)

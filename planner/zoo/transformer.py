@@ -39,9 +39,10 @@ def gpt(
 ) -> nx.DiGraph:
     """GPT-2: causal self-attention, learned positions, GELU, layer normalization first; for training or inference.
 
-    The matrix of the vocabulary is embedding and classifier in one: one resident, whose two gradients are summed in place. In
-    a 16-bit dtype parameters and values are of that dtype, the statistics of layer normalization and attention are float32, and
-    the logits are cast to float32 for the loss, which keeps log-probabilities of that size: with a large vocabulary this is the peak.
+    The matrix of the vocabulary is embedding and classifier in one: one resident, whose two gradients are summed in
+    place. In a 16-bit dtype parameters and values are of that dtype, the statistics of layer normalization and
+    attention are float32, and the logits are cast to float32 for the loss, which keeps log-probabilities of that size:
+    with a large vocabulary this is the peak.
 
     Args:
         layers: transformer blocks.
@@ -50,13 +51,14 @@ def gpt(
         hidden: width, a multiple of `heads`.
         heads: of the attention.
         vocabulary: distinct tokens.
-        loss_chunks: equal parts of all tokens whose logits and loss are made one after the other; a plan can then hold those of one
-            part at a time, for the cost of making them twice.
-        fused_attention: True: the backward reads q, k, v, the output and one float32 a row, and no value has tokens x tokens elements.
-            False: scores and probabilities are values, and the backward reads the probabilities.
+        loss_chunks: equal parts of all tokens whose logits and loss are made one after the other; a plan can then hold
+            those of one part at a time, for the cost of making them twice.
+        fused_attention: True: the backward reads q, k, v, the output and one float32 a row, and no value has tokens x
+            tokens elements. False: scores and probabilities are values, and the backward reads the probabilities.
         dropout: probability, of the embedding, the attention and both residual branches; 0 leaves it out.
         dtype: "float32", "bfloat16" or "float16".
-        master_weights: parameters, their gradients and the optimizer's states are float32; a copy in `dtype` is a value like any other.
+        master_weights: parameters, their gradients and the optimizer's states are float32; a copy in `dtype` is a value
+            like any other.
         training: False gives the forward graph without labels.
         optimizer: see `differentiate`.
         device: costs are seconds on it.
@@ -64,14 +66,24 @@ def gpt(
         A DAG with (vocabulary + tokens) * hidden + layers * (12 * hidden**2 + 13 * hidden) + 2 * hidden parameters.
     Raises:
         GraphError: an argument out of range, an unknown dtype, optimizer or device.
-    Source: Radford et al. 2019; fused attention as Dao et al. 2022. Ours puts the softmax's scale into the product before it.
+    Source: Radford et al. 2019; fused attention as Dao et al. 2022. Ours puts the softmax's scale into the product
+    before it.
 
     >>> graph = gpt(1, batch=2, tokens=8, hidden=4, heads=2, vocabulary=11)
     >>> graph.nodes["h0.attention"]["shape"]
     ((2, 2, 8, 2), (2, 2, 8))
     """
-    counts = {"layers": layers, "batch": batch, "tokens": tokens, "hidden": hidden, "heads": heads, "vocabulary": vocabulary}
-    layers, batch, tokens, hidden, heads, vocabulary = (whole_number("gpt", name, value, least=1) for name, value in counts.items())
+    counts = {
+        "layers": layers,
+        "batch": batch,
+        "tokens": tokens,
+        "hidden": hidden,
+        "heads": heads,
+        "vocabulary": vocabulary,
+    }
+    layers, batch, tokens, hidden, heads, vocabulary = (
+        whole_number("gpt", name, value, least=1) for name, value in counts.items()
+    )
     loss_chunks = whole_number("gpt", "loss_chunks", loss_chunks, least=1)
     if batch * tokens % loss_chunks:
         raise GraphError(f"gpt: {batch * tokens} tokens do not divide into {loss_chunks} loss_chunks")
@@ -84,7 +96,12 @@ def gpt(
     table = net.typed_parameter("wte.weight", TensorType((vocabulary, hidden), dtype))
     places = net.typed_parameter("wpe.weight", TensorType((tokens, hidden), dtype))
     sums = TensorType((batch, tokens, hidden), dtype)
-    x = net.draft.apply("embed.add", "Add", [_lookup(net, "embed.wte", table, ids), _lookup(net, "embed.wpe", places, positions)], [sums])
+    x = net.draft.apply(
+        "embed.add",
+        "Add",
+        [_lookup(net, "embed.wte", table, ids), _lookup(net, "embed.wpe", places, positions)],
+        [sums],
+    )
     x = net.reshape("embed.rows", x, (batch * tokens, hidden))
     x = net.dropout("embed.dropout", x) if dropout else x
     mask = None
@@ -112,7 +129,9 @@ def vocabulary_loss(net: Layers, x: Value, table: Value, labels: Value, *, chunk
     for k in range(chunks):
         logits = _upcast(net, f"head.upcast{k}", net.gemm(f"head.logits{k}", parts[k], table))
         made = [TensorType(()), net.draft.types[logits]]
-        losses.append(net.draft.apply(f"head.loss{k}", "SoftmaxCrossEntropyLoss", [logits, wanted[k]], made, module="head"))
+        losses.append(
+            net.draft.apply(f"head.loss{k}", "SoftmaxCrossEntropyLoss", [logits, wanted[k]], made, module="head")
+        )
     net.draft.apply("loss", "Sum", losses, [TensorType(())], phase="loss")
     return "loss"
 
@@ -158,8 +177,18 @@ def vit(
     >>> graph.nodes["embed.concat"]["shape"]
     (2, 5, 8)
     """
-    counts = {"layers": layers, "batch": batch, "image": image, "patch": patch, "hidden": hidden, "heads": heads, "classes": classes}
-    layers, batch, image, patch, hidden, heads, classes = (whole_number("vit", name, n, least=1) for name, n in counts.items())
+    counts = {
+        "layers": layers,
+        "batch": batch,
+        "image": image,
+        "patch": patch,
+        "hidden": hidden,
+        "heads": heads,
+        "classes": classes,
+    }
+    layers, batch, image, patch, hidden, heads, classes = (
+        whole_number("vit", name, n, least=1) for name, n in counts.items()
+    )
     _check("vit", hidden=hidden, heads=heads, dropout=dropout, dtype=dtype)
     check_optimizer(optimizer)
     net = Layers(f"vit:{layers}", device=device, training=training, master_weights=master_weights)
@@ -168,7 +197,9 @@ def vit(
     x = net.conv("embed.conv", x, hidden, kernel=patch, stride=patch, bias=True)
     count = math.prod(net.shape(x)[2:])
     x = net.reshape("embed.flatten", x, (batch, hidden, count))
-    x = net.draft.apply("embed.transpose", "Transpose", [x], [TensorType((batch, count, hidden), dtype)], module="embed")
+    x = net.draft.apply(
+        "embed.transpose", "Transpose", [x], [TensorType((batch, count, hidden), dtype)], module="embed"
+    )
     token = net.typed_parameter("class_token", TensorType((1, 1, hidden), dtype))
     sequence = TensorType((batch, count + 1, hidden), dtype)
     # The class token goes before the patches of every image: its gradient is summed over the batch.
@@ -179,7 +210,9 @@ def vit(
     x = net.dropout("embed.dropout", x) if dropout else x
     for k in range(layers):
         x = _block(net, f"h{k}", x, batch=batch, heads=heads, dropout=bool(dropout), fused=fused_attention, mask=None)
-    x = net.slice("head.class", net.reshape("head.images", net.layer_norm("head.ln", x), sequence.shape), (batch, hidden))
+    x = net.slice(
+        "head.class", net.reshape("head.images", net.layer_norm("head.ln", x), sequence.shape), (batch, hidden)
+    )
     x = net.linear("head.fc", x, classes)
     if labels is None:
         return net.graph
@@ -210,8 +243,12 @@ def _lookup(net: Layers, name: str, table: Value, indices: Value) -> Value:
     return net.draft.apply(name, "Gather", [table, indices], [made], types=[made, wanted], module="embed")
 
 
-def _block(net: Layers, name: str, x: Value, *, batch: int, heads: int, dropout: bool, fused: bool, mask: Value | None) -> Value:
-    """Attention and two wide layers, each normalized before and added to what went in; values are rows of (batch * tokens, hidden)."""
+def _block(
+    net: Layers, name: str, x: Value, *, batch: int, heads: int, dropout: bool, fused: bool, mask: Value | None
+) -> Value:
+    """Attention and two wide layers, each normalized before and added to what went in; values are rows of (batch *
+    tokens, hidden).
+    """
     rows, hidden = net.shape(x)
     y = net.linear(f"{name}.qkv", net.layer_norm(f"{name}.ln1", x), 3 * hidden)
     q, k, v = _views(net, f"{name}.split", y, (batch, heads, rows // batch, hidden // heads), 3)
@@ -229,16 +266,28 @@ def _views(net: Layers, name: str, x: Value, shape: tuple[int, ...], count: int)
     part = TensorType(shape, net.draft.types[x].dtype)
     views = tuple((0, k, k * part.nbytes) for k in range(count))
     net.draft.add(
-        name, [x], op="Split", flops=0, cost=0.0, phase="forward", saves=(), view=views, module=name.rpartition(".")[0],
+        name,
+        [x],
+        op="Split",
+        flops=0,
+        cost=0.0,
+        phase="forward",
+        saves=(),
+        view=views,
+        module=name.rpartition(".")[0],
         **output_types([part] * count),
-    )  # fmt: skip
+    )
     for k in range(count):
         net.draft.types[Value(name, k)] = part
     return [Value(name, k) for k in range(count)]
 
 
-def _fused_attention(net: Layers, name: str, q: Value, k: Value, v: Value, *, dropout: bool, mask: Value | None) -> Value:
-    """One op for scores, softmax, dropout and the sum; its mask is computed, and its dropout drawn again from the generator's state."""
+def _fused_attention(
+    net: Layers, name: str, q: Value, k: Value, v: Value, *, dropout: bool, mask: Value | None
+) -> Value:
+    """One op for scores, softmax, dropout and the sum; its mask is computed, and its dropout drawn again from the
+    generator's state.
+    """
     made = net.draft.types[q]
     outputs = [made, TensorType(made.shape[:-1])] if net.training else [made]
     if not (dropout and net.training):
@@ -246,11 +295,19 @@ def _fused_attention(net: Layers, name: str, q: Value, k: Value, v: Value, *, dr
     state = net.draft.generator_state(f"{name}.rng", module=name.rpartition(".")[0])
     types = [made] * 3
     return net.draft.apply(
-        name, "FusedAttention", [q, k, v, state], outputs, types=types, saves=_FUSED_WITH_DROPOUT, module=name.rpartition(".")[0]
+        name,
+        "FusedAttention",
+        [q, k, v, state],
+        outputs,
+        types=types,
+        saves=_FUSED_WITH_DROPOUT,
+        module=name.rpartition(".")[0],
     )
 
 
-def _plain_attention(net: Layers, name: str, q: Value, k: Value, v: Value, *, dropout: bool, mask: Value | None) -> Value:
+def _plain_attention(
+    net: Layers, name: str, q: Value, k: Value, v: Value, *, dropout: bool, mask: Value | None
+) -> Value:
     """Scores, mask, softmax, dropout and the sum, each an op; the heads are then put side by side by a copy."""
     batch, heads, tokens, width = net.shape(q)
     scores = TensorType((batch, heads, tokens, tokens), net.draft.types[q].dtype)

@@ -34,21 +34,31 @@ def unet(
         channels: of the first level; they double at each level.
         features: channels of the image.
         classes: of a pixel.
-        padding: of the 3x3 convolutions: 0 as published (an image of 572 pixels has 388 labelled ones, and skips are cropped), 1
-            keeps height and width.
+        padding: of the 3x3 convolutions: 0 as published (an image of 572 pixels has 388 labelled ones, and skips are
+            cropped), 1 keeps height and width.
         training: False gives the forward graph without labels.
         optimizer: see `differentiate`.
         device: costs are seconds on it.
     Raises:
-        GraphError: an argument out of range, an unknown optimizer or device, an image that a pooling would halve unevenly.
+        GraphError: an argument out of range, an unknown optimizer or device, an image that a pooling would halve
+            unevenly.
     Source: Ronneberger et al. 2015, figure 1, without its dropout.
 
     >>> graph = unet(batch=1)
     >>> graph.nodes["head"]["shape"]
     (1, 2, 388, 388)
     """
-    counts = {"depth": depth, "batch": batch, "image": image, "channels": channels, "features": features, "classes": classes}
-    depth, batch, image, channels, features, classes = (whole_number("unet", name, value, least=1) for name, value in counts.items())
+    counts = {
+        "depth": depth,
+        "batch": batch,
+        "image": image,
+        "channels": channels,
+        "features": features,
+        "classes": classes,
+    }
+    depth, batch, image, channels, features, classes = (
+        whole_number("unet", name, value, least=1) for name, value in counts.items()
+    )
     if depth > 8 or padding not in (0, 1):
         raise GraphError(f"unet: depth is {depth} and padding {padding!r}, expected at most 8, and 0 or 1")
     check_optimizer(optimizer)
@@ -59,7 +69,10 @@ def unet(
         x = _convolutions(layers, f"down{level}", x, channels << level, padding)
         skips.append(x)
         if layers.shape(x)[2] % 2:
-            raise GraphError(f"unet: an image of {image} pixels has {layers.shape(x)[2]} before pooling {level + 1}; it must be even there")
+            raise GraphError(
+                f"unet: an image of {image} pixels has {layers.shape(x)[2]} before pooling {level + 1}; it must"
+                " be even there"
+            )
         x = layers.max_pool(f"down{level}.pool", x, kernel=2, stride=2, padding=0)
     x = _convolutions(layers, "bottom", x, channels << depth, padding)
     for level in reversed(range(depth)):
@@ -80,5 +93,7 @@ def unet(
 def _convolutions(layers: Layers, name: str, x: Value, channels: int, padding: int) -> Value:
     """Two 3x3 convolutions with their ReLUs."""
     for k in (1, 2):
-        x = layers.relu(f"{name}.relu{k}", layers.conv(f"{name}.conv{k}", x, channels, kernel=3, padding=padding, bias=True))
+        x = layers.relu(
+            f"{name}.relu{k}", layers.conv(f"{name}.conv{k}", x, channels, kernel=3, padding=padding, bias=True)
+        )
     return x

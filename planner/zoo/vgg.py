@@ -40,7 +40,8 @@ def vgg(
         optimizer: see `differentiate`.
         device: costs are seconds on it.
     Raises:
-        GraphError: an argument out of range, an unknown depth, optimizer or device, an image that the five poolings leave nothing of.
+        GraphError: an argument out of range, an unknown depth, optimizer or device, an image that the five poolings
+            leave nothing of.
     Source: Simonyan and Zisserman 2015, table 1, with ReLU and dropout as values of their own.
 
     >>> graph = vgg(16, batch=1)
@@ -50,7 +51,8 @@ def vgg(
     if isinstance(depth, bool) or depth not in VGG_STAGES:
         raise GraphError(f"vgg: no depth {depth!r}; known: {', '.join(map(str, VGG_STAGES))}")
     batch, image, classes = (
-        whole_number("vgg", name, value, least=1) for name, value in (("batch", batch), ("image", image), ("classes", classes))
+        whole_number("vgg", name, value, least=1)
+        for name, value in (("batch", batch), ("image", image), ("classes", classes))
     )
     check_optimizer(optimizer)
     layers = Layers(f"vgg:{depth}", device=device, training=training)

@@ -1,7 +1,7 @@
 """Search over sequences of runs: what is dropped, when it is made again, and the order of everything.
 
-A state is a list of *runs* (one execution of an op each) with canonical frees, so it determines the memory at every step. A move is a
-few insertions and deletions of runs, evaluated as they happen and undone in reverse.
+A state is a list of *runs* (one execution of an op each) with canonical frees, so it determines the memory at every
+step. A move is a few insertions and deletions of runs, evaluated as they happen and undone in reverse.
 
     layout      the arrays, and a graph in them
     memory      bytes at every run
@@ -10,6 +10,6 @@ few insertions and deletions of runs, evaluated as they happen and undone in rev
     draws, moves, annealing     random ones, cooled
     relief, orders              greedy ones
 
-The model knows storages as lifetimes of values; where views are made anew apart from their base it is approximate, so the caller
-confirms what it keeps by the exact replay.
+The model knows storages as lifetimes of values; where views are made anew apart from their base it is approximate, so
+the caller confirms what it keeps by the exact replay.
 """

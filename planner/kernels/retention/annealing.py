@@ -15,7 +15,21 @@ from planner.kernels.retention.relief import relieve_once
 from planner.kernels.retention.runs import save
 
 from planner.kernels.retention.layout import (  # isort: skip
-    ABOVE, ACCEPTED, BEST_COST, BEST_EXCESS, COST, EXCESS, FILL, LOGGED, LOGS, MOST_COST, MOVES, N_BLOCKS, N_RUNS, PENDING, RANKED,
+    ABOVE,
+    ACCEPTED,
+    BEST_COST,
+    BEST_EXCESS,
+    COST,
+    EXCESS,
+    FILL,
+    LOGGED,
+    LOGS,
+    MOST_COST,
+    MOVES,
+    N_BLOCKS,
+    N_RUNS,
+    PENDING,
+    RANKED,
 )
 
 
@@ -31,8 +45,8 @@ def _better(s: Any, f: Any) -> Any:
 def anneal(s: Any, f: Any, moves: int, hot: float, cold: float, penalty: float, repairs: int) -> None:
     """Random moves, taken where they are no worse, or by chance: the colder, the less.
 
-    What is minimised is cost + penalty * bytes above the budget, summed over the runs. The best is the state with least above the
-    budget, then least cost.
+    What is minimised is cost + penalty * bytes above the budget, summed over the runs. The best is the state with least
+    above the budget, then least cost.
 
     Args:
         moves: how many are tried.

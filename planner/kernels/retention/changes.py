@@ -11,9 +11,45 @@ from planner.kernels.retention.draws import uniform
 from planner.kernels.retention.runs import delete, first_read, insert, instance, last_read_between
 
 from planner.kernels.retention.layout import (  # isort: skip
-    AFTER, AFTER_STOP, BEFORE, BEHIND, COST, COSTS, END, FIRST, FREE_RUN, HEAD, KEY, KILLERS, KILLERS_STOP, LAST, LATER, LATER_STOP, LOG,
-    LOGGED, LOGS, MAKER, MOST_COST, NEWER, NEXT, OLDER, ONCE, OP, OUTS, OUTS_STOP, READ, READERS, READERS_STOP, READS, READS_STOP, ROW,
-    RUNS, SLOT, VALUE, VICTIMS, VICTIMS_STOP,
+    AFTER,
+    AFTER_STOP,
+    BEFORE,
+    BEHIND,
+    COST,
+    COSTS,
+    END,
+    FIRST,
+    FREE_RUN,
+    HEAD,
+    KEY,
+    KILLERS,
+    KILLERS_STOP,
+    LAST,
+    LATER,
+    LATER_STOP,
+    LOG,
+    LOGGED,
+    LOGS,
+    MAKER,
+    MOST_COST,
+    NEWER,
+    NEXT,
+    OLDER,
+    ONCE,
+    OP,
+    OUTS,
+    OUTS_STOP,
+    READ,
+    READERS,
+    READERS_STOP,
+    READS,
+    READS_STOP,
+    ROW,
+    RUNS,
+    SLOT,
+    VALUE,
+    VICTIMS,
+    VICTIMS_STOP,
 )
 
 
@@ -52,7 +88,9 @@ def undo(s: Any, f: Any) -> None:
 
 @kernel
 def _may_stand(s: Any, op: int, before: int, is_first: Any) -> bool:
-    """True if a run of op may stand in front of a run as far as its reads, effects and order go; its own readers are not looked at."""
+    """True if a run of op may stand in front of a run as far as its reads, effects and order go; its own readers are
+    not looked at.
+    """
     key = s[before + KEY]  # others stand before it where their key is less
     for r in range(s[op + READS], s[op + READS_STOP], 2):
         run = s[s[s[r] + MAKER] + FIRST]
@@ -135,7 +173,11 @@ def evict(s: Any, f: Any, e: int, before: int, depth: float, worst: int, most: i
     """
     start = s[LOGGED]
     last = min(LOGS - 8, start + most)
-    if s[FREE_RUN] == 0 or f[COST] + f[COSTS + s[s[e + OP] + ROW]] > f[MOST_COST] or not _may_stand(s, s[e + OP], before, np.bool_(False)):
+    if (
+        s[FREE_RUN] == 0
+        or f[COST] + f[COSTS + s[s[e + OP] + ROW]] > f[MOST_COST]
+        or not _may_stand(s, s[e + OP], before, np.bool_(False))
+    ):
         return False
     _logged_insert(s, f, s[e + OP], before)
     while start < s[LOGGED]:
@@ -194,7 +236,9 @@ def window_stop(s: Any, e: int) -> int:
 
 @kernel
 def shift(s: Any, f: Any, e: int, before: int) -> Any:
-    """Move a run in front of another; 0 if it may not go there. Readers must still come after it: the caller chose the window."""
+    """Move a run in front of another; 0 if it may not go there. Readers must still come after it: the caller chose the
+    window.
+    """
     op = s[e + OP]
     if before == e or s[e + NEXT] == before or s[LOGGED] + 2 > LOGS:
         return 0

@@ -12,8 +12,31 @@ import numpy as np
 from planner.kernels import kernel
 
 from planner.kernels.retention.layout import (  # isort: skip
-    ABOVE, ADDED, BLOCK, BLOCK_OF, BUDGET, END, EXCESS, FILL, FIRST_BLOCK, FREE_BLOCK, HEAD, HIGHEST, KEY, KEYS, MEMBERS, MEMORY,
-    MOST_BLOCKS, NEXT, N_BLOCKS, PLACE, PREVIOUS, RANK, RANKED, SCRATCH, SIZE,
+    ABOVE,
+    ADDED,
+    BLOCK,
+    BLOCK_OF,
+    BUDGET,
+    END,
+    EXCESS,
+    FILL,
+    FIRST_BLOCK,
+    FREE_BLOCK,
+    HEAD,
+    HIGHEST,
+    KEY,
+    KEYS,
+    MEMBERS,
+    MEMORY,
+    MOST_BLOCKS,
+    NEXT,
+    N_BLOCKS,
+    PLACE,
+    PREVIOUS,
+    RANK,
+    RANKED,
+    SCRATCH,
+    SIZE,
 )
 
 _MOST_ABOVE = 2**44  # counted of one run: sums of half a million stay in range

@@ -12,8 +12,33 @@ from planner.kernels.retention.draws import below, uniform
 from planner.kernels.retention.runs import instance
 
 from planner.kernels.retention.layout import (  # isort: skip
-    ABOVE, END, EXCESS, FIRST, HEAD, KEY, LAST, MAKER, MEMBERS, NEXT, N_BLOCKS, OLDER, ONCE, OP, OUTS, OUTS_STOP, PREVIOUS, RANKED, READ,
-    READERS, READERS_STOP, READS, READS_STOP, RUNS, SIZE, SLOT, VALUE,
+    ABOVE,
+    END,
+    EXCESS,
+    FIRST,
+    HEAD,
+    KEY,
+    LAST,
+    MAKER,
+    MEMBERS,
+    NEXT,
+    N_BLOCKS,
+    OLDER,
+    ONCE,
+    OP,
+    OUTS,
+    OUTS_STOP,
+    PREVIOUS,
+    RANKED,
+    READ,
+    READERS,
+    READERS_STOP,
+    READS,
+    READS_STOP,
+    RUNS,
+    SIZE,
+    SLOT,
+    VALUE,
 )
 
 

@@ -9,8 +9,29 @@ import numpy as np
 from planner.kernels import kernel
 
 from planner.kernels.retention.layout import (  # isort: skip
-    AFTER, AFTER_STOP, BYTES, FIRST_OP, KEPT, KEYS, KILLERS, KILLERS_STOP, LATER, LATER_STOP, OPERATION, OPS_STOP, OUTS, OUTS_STOP,
-    READERS, READERS_STOP, READS, READS_STOP, ROW, RUNS, VALUE, VICTIMS, VICTIMS_STOP,
+    AFTER,
+    AFTER_STOP,
+    BYTES,
+    FIRST_OP,
+    KEPT,
+    KEYS,
+    KILLERS,
+    KILLERS_STOP,
+    LATER,
+    LATER_STOP,
+    OPERATION,
+    OPS_STOP,
+    OUTS,
+    OUTS_STOP,
+    READERS,
+    READERS_STOP,
+    READS,
+    READS_STOP,
+    ROW,
+    RUNS,
+    VALUE,
+    VICTIMS,
+    VICTIMS_STOP,
 )
 
 
@@ -20,8 +41,8 @@ def order_by_memory(s: Any, window: int, left: Any, waiting: Any, ready: Any, or
 
     Args:
         window: only ops less than this many rows behind the first that has not run.
-        left [n words of all values], waiting [n], ready [n]: working memory; `left` has one entry a value, by index // VALUE.
-        order [n]: result, op rows.
+        left [n words of all values], waiting [n], ready [n]: working memory; `left` has one entry a value, by index //
+        VALUE. order [n]: result, op rows.
     Returns:
         how many ran: fewer than there are where the window lets none be ready.
     """

@@ -13,8 +13,40 @@ from planner.kernels.retention.memory import memory_at
 from planner.kernels.retention.runs import first_read, instance
 
 from planner.kernels.retention.layout import (  # isort: skip
-    ABOVE, BLOCK_OF, BUDGET, BYTES, COST, COSTS, EXCESS, FIRST_OP, HEAD, HIGHEST, KEY, KEYS, LOGGED, LOGS, MAKER, MEMBERS, MEMORY,
-    MOST_COST, NEXT, N_BLOCKS, ONCE, OP, OPERATION, OPS_STOP, OUTS, OUTS_STOP, RANK, RANKED, READ, READS, READS_STOP, ROW, SIZE, SLOT,
+    ABOVE,
+    BLOCK_OF,
+    BUDGET,
+    BYTES,
+    COST,
+    COSTS,
+    EXCESS,
+    FIRST_OP,
+    HEAD,
+    HIGHEST,
+    KEY,
+    KEYS,
+    LOGGED,
+    LOGS,
+    MAKER,
+    MEMBERS,
+    MEMORY,
+    MOST_COST,
+    NEXT,
+    N_BLOCKS,
+    ONCE,
+    OP,
+    OPERATION,
+    OPS_STOP,
+    OUTS,
+    OUTS_STOP,
+    RANK,
+    RANKED,
+    READ,
+    READS,
+    READS_STOP,
+    ROW,
+    SIZE,
+    SLOT,
     VALUE,
 )
 
@@ -52,7 +84,9 @@ def _cover(s: Any, e: int, k: int, worst: int) -> int:
 
 @kernel
 def relieve_once(s: Any, f: Any) -> bool:
-    """Make one sampled value that waits across the worst run again behind it: of those cheap enough for the move, the cheapest per byte."""
+    """Make one sampled value that waits across the worst run again behind it: of those cheap enough for the move, the
+    cheapest per byte.
+    """
     worst = _worst(s)
     chosen, place = np.int64(0), np.int64(0)
     best = np.inf
@@ -68,7 +102,11 @@ def relieve_once(s: Any, f: Any) -> bool:
         before = _cover(s, e, k, worst)
         if before == 0:
             continue
-        score = f[COSTS + s[op + ROW]] / min(over, np.float64(s[s[op + OUTS] + k * VALUE + BYTES]) + 1e-9) * (0.5 + uniform(s))
+        score = (
+            f[COSTS + s[op + ROW]]
+            / min(over, np.float64(s[s[op + OUTS] + k * VALUE + BYTES]) + 1e-9)
+            * (0.5 + uniform(s))
+        )
         if score < best:
             best = score
             chosen = e
@@ -78,7 +116,9 @@ def relieve_once(s: Any, f: Any) -> bool:
 
 @kernel
 def _waiting_cost(s: Any, f: Any, op: int, before: int, worst: int) -> Any:
-    """What it costs to make an op's outputs again there, with those inputs that would have to wait across the worst run."""
+    """What it costs to make an op's outputs again there, with those inputs that would have to wait across the worst
+    run.
+    """
     cost = f[COSTS + s[op + ROW]]
     for r in range(s[op + READS], s[op + READS_STOP], 2):
         v = s[r]
@@ -92,7 +132,8 @@ def _waiting_cost(s: Any, f: Any, op: int, before: int, worst: int) -> Any:
 def relieve(s: Any, f: Any, steps: int, at_once: int, thrift: float, patience: float, values: Any, worths: Any) -> bool:
     """Drop values at the highest run, the best first, then at the run that is highest then, and so on.
 
-    A value that waits across that run is worth min(bytes, what is above the budget) * wait ** patience / cost ** thrift.
+    A value that waits across that run is worth min(bytes, what is above the budget) * wait ** patience / cost **
+    thrift.
 
     Args:
         steps: how many to drop at most.
