@@ -13,7 +13,7 @@ from typing import Any, Union
 import networkx as nx
 
 from planner import plan as plans
-from planner.analysis.bounds import peak_lower_bound
+from planner.bounds.peak import peak_lower_bound
 from planner.curves import Curve
 from planner.errors import PlanFileError, PlannerError, VerificationError
 from planner.graph import Graph

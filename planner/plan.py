@@ -84,7 +84,7 @@ class Plan:
         callable
         carried, a file says nothing: there keep-all's arena must only be possible. Of built-in strategies the bounds
             must be no
-        higher than those of `planner.search.proofs` (lower ones hold too: an older planner proves less); what "exact"
+        higher than those of `planner.bounds.proofs` (lower ones hold too: an older planner proves less); what "exact"
         says beyond them, bound or optimum, is proven again. A strategy that is not built in may claim a higher bound,
         up to its plan; the report repeats it as a claim, and `optimal` may not rest on it. The user's rules are applied
         to the graph again: the steps must obey them, and the report say the same of them. That the search was cut
@@ -95,7 +95,7 @@ class Plan:
             VerificationError: overlapping or missing buffers, above the budget, or a claim that is not what was found.
         """
         from planner.analysis.liveness import evaluator_of
-        from planner.search.proofs import lower_bounds
+        from planner.bounds.proofs import lower_bounds
 
         trace = simulate(self.graph, self.schedule, memory=self.memory, allocation=self.allocation)
         arena_bytes = trace.peak_bytes if trace.arena_bytes is None else trace.arena_bytes

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from planner.analysis.bounds import infeasible
 from planner.analysis.components import Simulated
 from planner.analysis.liveness import evaluator_of
 from planner.analysis.shortfall import shortfall
+from planner.bounds.peak import infeasible
+from planner.bounds.proofs import lower_bounds
 from planner.errors import InfeasibleBudget, ScheduleError, TimeLimit
 from planner.graph import Graph
 from planner.memory import Allocation, MemoryModel
@@ -21,7 +22,6 @@ from planner.packing import find_allocator
 from planner.problem import Allocator, Order, Problem, Proposal, Standing, Strategy, out_of_order, rungs
 from planner.report import Figures, Report, replayed
 from planner.schedule import Schedule
-from planner.search.proofs import lower_bounds
 from planner.simulator import Trace
 from planner.simulator import simulate as judge
 from planner.units import format_bytes

@@ -9,8 +9,8 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from planner.analysis.bounds import peak_lower_bound
-from planner.analysis.certificate import certified_cost
+from planner.bounds.certificate import certified_cost
+from planner.bounds.peak import peak_lower_bound
 from planner.curves import Point, Status
 from planner.errors import InfeasibleBudget, TimeLimit
 from planner.graph import Graph

@@ -15,7 +15,7 @@ from strategies import digraphs, memory_models, schedules, simple_digraphs
 from test_kernels import loose_schedules
 
 from planner import Graph, MemoryModel, Op, lower, zoo
-from planner.analysis.bounds import infeasible, peak_lower_bound
+from planner.bounds.peak import infeasible, peak_lower_bound
 
 QUICK = settings(suppress_health_check=list(HealthCheck))
 

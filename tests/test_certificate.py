@@ -19,9 +19,9 @@ from test_laws import PERCENT, budget_of, layered_digraphs
 
 from bench import remat
 from planner import Graph, MemoryModel, Op, Tensor, lower, optimize, simulate, zoo
-from planner.analysis.bounds import peak_lower_bound
-from planner.analysis.certificate import certified_cost, forget
 from planner.analysis.liveness import evaluator_of
+from planner.bounds.certificate import certified_cost, forget
+from planner.bounds.peak import peak_lower_bound
 from planner.simulator import Trace
 
 EXHAUSTIVE = settings(max_examples=settings().max_examples * 2, suppress_health_check=list(HealthCheck))

@@ -127,7 +127,7 @@ def test_a_point_is_no_worse_than_the_plan_of_its_budget_and_misses_only_with_a_
 
 
 def lower_bound_of(plan: Plan) -> int:
-    from planner.analysis.bounds import peak_lower_bound
+    from planner.bounds.peak import peak_lower_bound
 
     return peak_lower_bound(plan.graph, plan.memory).nbytes
 

@@ -18,8 +18,8 @@ from test_laws import PERCENT, budget_of, layered_digraphs
 
 from bench import remat
 from planner import InfeasibleBudget, MemoryModel, Plan, TimeLimit, lower, optimize, simulate
-from planner.analysis.certificate import certified_cost
 from planner.analysis.liveness import evaluator_of
+from planner.bounds.certificate import certified_cost
 from planner.problem import Problem
 from planner.search.cuts import cuts
 from planner.search.refine import reruns

@@ -17,8 +17,8 @@ from strategies import memory_models, simple_digraphs
 from test_laws import layered_digraphs
 
 from planner import Graph, GraphError, InfeasibleBudget, MemoryModel, Op, Tensor, lower, simulate
+from planner.bounds.enumeration import MOST_OPS, enumerated, enumeration
 from planner.problem import Problem
-from planner.search.enumeration import MOST_OPS, enumerated, enumeration
 
 
 def bound(problem: Problem) -> float:

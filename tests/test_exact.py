@@ -25,12 +25,12 @@ from test_shortest import LEAST_PEAKS
 from bench import remat
 from planner import Graph, InfeasibleBudget, MemoryModel, Op, PlannerError, Tensor, TimeLimit, lower, optimize, simulate
 from planner.analysis.liveness import evaluator_of
+from planner.bounds.shortest import cheapest_schedule
+from planner.bounds.stage_mip import Stages
+from planner.bounds.states import compile_program
 from planner.problem import Problem, Proposal
 from planner.report import PROOFS
 from planner.search.exact import exact, proves
-from planner.search.machine import compile_program
-from planner.search.mip import Stages
-from planner.search.shortest import cheapest_schedule
 
 SOME = settings(suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=settings().max_examples * 2, suppress_health_check=list(HealthCheck))

@@ -19,7 +19,7 @@ from test_laws import layered_digraphs
 
 from planner import Graph, MemoryModel, lower
 from planner.analysis.encode import encode
-from planner.analysis.instants import Instant, first_run, storages
+from planner.bounds.cut import Instant, first_run, storages
 from planner.kernels import flow, unroll
 from planner.schedule import Compute
 

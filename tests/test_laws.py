@@ -16,7 +16,7 @@ from naive import keep_all, least_cost, least_peak, naive_peak
 from strategies import digraphs, simple_digraphs
 
 from planner import Graph, InfeasibleBudget, MemoryModel, Plan, lower, optimize, simulate
-from planner.analysis.bounds import peak_lower_bound
+from planner.bounds.peak import peak_lower_bound
 from planner.packing import allocator_names
 from planner.search import strategy_names
 

@@ -25,10 +25,10 @@ from test_laws import layered_digraphs
 
 from bench import remat
 from planner import Graph, MemoryModel, Op, Tensor, lower, simulate
-from planner.analysis.bounds import peak_lower_bound
-from planner.analysis.certificate import certified_cost
-from planner.analysis.instants import storages_of
-from planner.analysis.series import Series
+from planner.bounds.certificate import certified_cost
+from planner.bounds.chain_of_cuts import Series
+from planner.bounds.cut import storages_of
+from planner.bounds.peak import peak_lower_bound
 from planner.kernels.flow import descendants
 
 SOME = settings(max_examples=settings().max_examples, suppress_health_check=list(HealthCheck))

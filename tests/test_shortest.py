@@ -19,9 +19,9 @@ from test_certificate import LEAST_COSTS
 from test_laws import PERCENT, budget_of, layered_digraphs
 
 from planner import Graph, MemoryModel, Op, Tensor, lower, simulate
-from planner.analysis.certificate import certified_cost
-from planner.search.machine import compile_program
-from planner.search.shortest import Answer, cheapest_schedule, least_peak_schedule
+from planner.bounds.certificate import certified_cost
+from planner.bounds.shortest import Answer, cheapest_schedule, least_peak_schedule
+from planner.bounds.states import compile_program
 
 SOME = settings(suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=settings().max_examples * 2, suppress_health_check=list(HealthCheck))

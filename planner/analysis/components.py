@@ -9,11 +9,11 @@ from typing import Final, final
 import msgspec
 import numpy as np
 
-from planner.analysis.bounds import PeakBound, peak_lower_bound
 from planner.analysis.encode import FORWARD, Ints
 from planner.analysis.liveness import Evaluator, Liveness
 from planner.analysis.roles import COMPONENTS as COMPONENTS
 from planner.analysis.roles import gradient_buffers, roles
+from planner.bounds.peak import PeakBound, peak_lower_bound
 from planner.errors import GraphError, PlannerError, VerificationError
 from planner.graph import Graph, Phase
 from planner.lowering.step import targets_of

@@ -6,9 +6,9 @@ from typing import Any, Optional
 
 import msgspec
 
-from planner.analysis.bounds import peak_lower_bound
 from planner.analysis.liveness import evaluator_of
 from planner.analysis.modules import saved_readers
+from planner.bounds.peak import peak_lower_bound
 from planner.graph import Graph
 from planner.memory import MemoryModel
 from planner.simulator import simulate

@@ -8,15 +8,15 @@ from typing import Final
 
 import msgspec
 
-from planner.analysis.certificate import certified_cost
 from planner.analysis.encode import BACKWARD
 from planner.analysis.liveness import evaluator_of
+from planner.bounds.certificate import certified_cost
+from planner.bounds.enumeration import enumeration
 from planner.errors import InfeasibleBudget, TimeLimit
 from planner.problem import Problem, Proposal, Strategy
 from planner.search.chain import chain
 from planner.search.chen import chen_budget, chen_sqrt
 from planner.search.cuts import cuts
-from planner.search.enumeration import enumeration
 from planner.search.memonger import memonger
 from planner.search.recursive import recursive
 from planner.search.retention import retention

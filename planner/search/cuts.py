@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from planner.analysis.certificate import certified_cost
 from planner.analysis.encode import BACKWARD, Flags, Ints
-from planner.analysis.instants import Instant, Storages, storages_of
+from planner.bounds.certificate import certified_cost
+from planner.bounds.cut import Instant, Storages, storages_of
 from planner.errors import PlannerError
 from planner.kernels.segments import recompute, threshold_cuts
 from planner.problem import Problem, Proposal

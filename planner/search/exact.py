@@ -10,18 +10,18 @@ from typing import Final
 
 import msgspec
 
-from planner.analysis.bounds import peak_lower_bound
-from planner.analysis.certificate import certified_cost
 from planner.analysis.encode import Ints
+from planner.bounds.certificate import certified_cost
+from planner.bounds.peak import peak_lower_bound
+from planner.bounds.shortest import MOST_STATES, Answer, cheapest_schedule, least_peak_schedule
+from planner.bounds.stage_mip import MOST_ENTRIES, Solved, Stages
+from planner.bounds.states import compile_program
 from planner.errors import InfeasibleBudget, TimeLimit
 from planner.graph import Graph
 from planner.problem import Problem, Proposal
 from planner.schedule import Schedule
 from planner.search.cuts import cuts
-from planner.search.machine import compile_program
-from planner.search.mip import MOST_ENTRIES, Solved, Stages
 from planner.search.retention import retention
-from planner.search.shortest import MOST_STATES, Answer, cheapest_schedule, least_peak_schedule
 from planner.search.trials import Trials
 from planner.units import format_bytes
 

@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from planner.analysis.bounds import peak_lower_bound
 from planner.analysis.encode import Ints
+from planner.bounds.peak import peak_lower_bound
 from planner.search.relief import Relief
 from planner.search.trials import Candidate, Trials
 

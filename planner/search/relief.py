@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 
 from planner.analysis.encode import UPDATE, Arrays, Flags, Ints
-from planner.analysis.instants import Instant, Storages, storages
 from planner.analysis.liveness import Evaluator
+from planner.bounds.cut import Instant, Storages, storages
 from planner.kernels.replay import replay
 from planner.kernels.segments import recompute
 from planner.kernels.unroll import restore, unroll

@@ -12,14 +12,14 @@ from typing import Final
 
 import msgspec
 
-from planner.analysis.bounds import peak_lower_bound
 from planner.analysis.encode import Ints
+from planner.bounds.enumeration import enumeration
+from planner.bounds.peak import peak_lower_bound
 from planner.errors import InfeasibleBudget, TimeLimit
 from planner.kernels.retention.annealing import anneal
 from planner.kernels.retention.layout import BEST_COST, BEST_EXCESS, COST, EXCESS, RANDOM
 from planner.problem import Problem, Proposal, Strategy
 from planner.search.cuts import cuts
-from planner.search.enumeration import enumeration
 from planner.search.eviction import evictions, orders
 from planner.search.lifetimes import State, model_of
 from planner.search.passes import passes

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
-from planner.analysis.bounds import infeasible
 from planner.analysis.encode import Ints
 from planner.analysis.liveness import Evaluator, evaluator_of
+from planner.bounds.peak import infeasible
 from planner.errors import TimeLimit
 from planner.problem import Problem, Proposal
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Final, NamedTuple
 
-from planner.analysis.instants import Cut, Instant
+from planner.bounds.cut import Cut, Instant
 
 _PRICES: Final = 24  # tried at one instant; the best lies between two neighbours after about ten
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from planner.analysis.bounds import peak_lower_bound
-from planner.analysis.certificate import certified_cost
 from planner.analysis.liveness import evaluator_of
+from planner.bounds.certificate import certified_cost
+from planner.bounds.enumeration import enumerated
+from planner.bounds.peak import peak_lower_bound
 from planner.graph import Graph
 from planner.memory import MemoryModel
 from planner.problem import Problem
-from planner.search.enumeration import enumerated
 
 
 class LowerBounds(NamedTuple):

@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from planner.analysis.encode import Flags
-from planner.analysis.instants import Cut, Instant, Storages
-from planner.analysis.prices import best_price
+from planner.bounds.cut import Cut, Instant, Storages
+from planner.bounds.lagrange import best_price
 from planner.kernels.flow import ancestors, descendants
 
 Holders = frozenset[int]

@@ -14,11 +14,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from planner.analysis.crowding import proven_in_series
 from planner.analysis.encode import BACKWARD, Ints
-from planner.analysis.instants import Storages, first_run, storages_of
-from planner.analysis.prices import Best, best_price, proven
-from planner.analysis.series import Series
+from planner.bounds.chain_of_cuts import Series
+from planner.bounds.choose_cuts import proven_in_series
+from planner.bounds.cut import Storages, first_run, storages_of
+from planner.bounds.lagrange import Best, best_price, proven
 from planner.graph import Graph
 from planner.memory import MemoryModel
 

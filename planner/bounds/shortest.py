@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any, Final, NamedTuple
 
-from planner.analysis.bounds import peak_lower_bound
+from planner.bounds.peak import peak_lower_bound
+from planner.bounds.states import Aliased, Move, Plain, Program, compile_program
 from planner.graph import Graph
 from planner.memory import MemoryModel
 from planner.schedule import Compute, Free, Schedule, Step
-from planner.search.machine import Aliased, Move, Plain, Program, compile_program
 
 #: States looked at before a search gives up, at effort 1: about half a second for ten ops.
 MOST_STATES: Final = 12_000

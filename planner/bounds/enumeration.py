@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from planner.analysis.bounds import infeasible
 from planner.analysis.liveness import evaluator_of
+from planner.bounds.peak import infeasible
+from planner.bounds.shortest import Answer, cheapest_schedule, least_peak_schedule
 from planner.problem import Problem, Proposal
-from planner.search.shortest import Answer, cheapest_schedule, least_peak_schedule
 
 MOST_OPS: Final = 9
 #: Looked at before it gives up. Nets and sparse graphs end long before; what comes near has two outputs or more on

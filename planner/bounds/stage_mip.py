@@ -19,10 +19,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from planner.analysis.encode import Floats, Ints
+from planner.bounds.states import Program, compile_program
 from planner.errors import PlannerError
 from planner.graph import Graph
 from planner.memory import MemoryModel
-from planner.search.machine import Program, compile_program
 
 _WORK: Final = 50_000_000  # non-zeros times nodes of the search tree, at effort 1
 #: Non-zeros of the largest program tried at effort 1.

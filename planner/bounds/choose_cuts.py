@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 
 from planner.analysis.encode import Flags, Ints
-from planner.analysis.instants import Storages
-from planner.analysis.series import Facts, Series
+from planner.bounds.chain_of_cuts import Facts, Series
+from planner.bounds.cut import Storages
 
 _LATER: Final = 4  # new instants tried at a time after the first one
 _EARLIER: Final = 2  # and before
