@@ -23,6 +23,7 @@ from planner.memory import Allocation, MemoryModel
 from planner.names import printable
 from planner.packing import find_allocator
 from planner.plan import Plan
+from planner.policy import rule_list, rules_of
 from planner.problem import Allocator, Order, Standing, Strategy
 from planner.schedule import Schedule
 from planner.search import find_strategy
@@ -31,7 +32,6 @@ from planner.simulator import simulate as judge
 from planner.solving import Watcher, Work
 from planner.sweeps import Progress, Sweep
 from planner.units import MAX_BYTES, Budget, parse_budget
-from planner.userrules import rule_list, rules_of
 
 GraphLike = Union[nx.DiGraph, Graph, str, os.PathLike[str]]
 MOST_BUDGETS = 1000
@@ -72,7 +72,7 @@ def optimize(
             again what it needs of them; or a preset: `"none"` (nothing else is computed again), `"selective"` (cheap
             ops), `"full"` (everything between about sqrt(n) boundaries) or `"auto"` (no rule). The search is as free as
             ever with all other ops. Where rules meet, `save` wins, and a pattern wins over a preset. The report says
-            what came of each; see `planner.userrules`.
+            what came of each; see `planner.policy`.
         effort: search work relative to the default; counted in moves, so the result is the same on any machine.
         time_limit: seconds; the best plan so far is returned, and says that it was cut short.
         progress: called at each plan judged, with a `Standing`; it has no say in the result, and what it raises ends

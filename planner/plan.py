@@ -156,7 +156,7 @@ class Plan:
 
     def _verify_rules(self, kept: Trace) -> float:
         """That the steps obey the user's rules; what a plan that obeys costs at least."""
-        from planner.userrules import rules_of
+        from planner.policy import rules_of
 
         try:
             rules = rules_of(self.graph, self.memory, self.save_rules, self.recompute_rules)

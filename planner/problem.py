@@ -46,7 +46,7 @@ class Problem(msgspec.Struct, frozen=True):
     """One question to a strategy.
 
     Args:
-        graph: the program. Where the user has rules, a program in which they hold; see `planner.userrules`.
+        graph: the program. Where the user has rules, a program in which they hold; see `planner.policy`.
         budget: most peak bytes allowed (the user's budget less the reserve); None asks for the least peak.
         memory: scope and alignment.
         order: "pinned" forbids first runs in another order than the program's.

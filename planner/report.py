@@ -37,7 +37,7 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 class Ruling(msgspec.Struct, frozen=True):
-    """What came of one rule of the user's; see `planner.userrules`.
+    """What came of one rule of the user's; see `planner.policy`.
 
     Args:
         kind, pattern: the rule; a preset is a "recompute" rule.

@@ -19,13 +19,13 @@ from planner.errors import InfeasibleBudget, ScheduleError, TimeLimit
 from planner.graph import Graph
 from planner.memory import Allocation, MemoryModel
 from planner.packing import find_allocator
+from planner.policy import Rules
 from planner.problem import Allocator, Order, Problem, Proposal, Standing, Strategy, out_of_order, rungs
 from planner.report import Figures, Report, replayed
 from planner.schedule import Schedule
 from planner.simulator import Trace
 from planner.simulator import simulate as judge
 from planner.units import format_bytes
-from planner.userrules import Rules
 
 
 class Solution:

@@ -16,11 +16,11 @@ from planner.errors import InfeasibleBudget, TimeLimit
 from planner.graph import Graph
 from planner.memory import MemoryModel
 from planner.plan import Plan
+from planner.policy import rules_of
 from planner.problem import Allocator, Order, Problem, Strategy, rungs
 from planner.schedule import Schedule
 from planner.solving import Solution, Work
 from planner.units import Budget, format_bytes, parse_budget
-from planner.userrules import rules_of
 
 #: Called with searches and bounds done, those in all, and a word on the last.
 Progress = Callable[[int, int, str], None]

@@ -45,12 +45,12 @@ from planner import (
 from planner.analysis.encode import encode
 from planner.analysis.liveness import Evaluator
 from planner.kernels.mirror import mirror, read_runs
+from planner.policy import rule_list, rules_of
+from planner.policy.check import check_obeyed, forward_ops
+from planner.policy.patterns import matching
 from planner.problem import Problem, Standing
 from planner.schedule import Compute, Schedule
 from planner.search import strategy_names
-from planner.userrules import rule_list, rules_of
-from planner.userrules.obedience import check_obeyed, forward_ops
-from planner.userrules.patterns import matching
 
 STRATEGIES = strategy_names()
 FEW = settings(max_examples=settings().max_examples // 4, suppress_health_check=list(HealthCheck))

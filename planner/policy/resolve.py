@@ -12,12 +12,12 @@ from planner.analysis.liveness import evaluator_of
 from planner.errors import PlannerError, ScheduleError
 from planner.graph import Graph, Op
 from planner.memory import MemoryModel
+from planner.policy.apply import Mirror
+from planner.policy.patterns import PRESETS, matching
+from planner.policy.policy import Rules
+from planner.policy.presets import full, selective
 from planner.report import Ruling
 from planner.simulator import simulate
-from planner.userrules.mirroring import Mirror
-from planner.userrules.patterns import PRESETS, matching
-from planner.userrules.presets import full, selective
-from planner.userrules.rules import Rules
 
 _SHOWN: Final = 3  # exceptions named in a report
 

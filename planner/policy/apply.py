@@ -9,7 +9,7 @@ import numpy as np
 from planner.analysis.encode import Flags, Ints
 from planner.analysis.liveness import Evaluator
 from planner.kernels.mirror import mirror, read_runs
-from planner.userrules.obedience import forward_ops
+from planner.policy.check import forward_ops
 
 
 class Mirror:

@@ -15,11 +15,11 @@ from planner.analysis.liveness import evaluator_of
 from planner.errors import InfeasibleBudget, TimeLimit
 from planner.graph import Graph, Op
 from planner.memory import MemoryModel
+from planner.policy.apply import Mirror
+from planner.policy.check import check_obeyed
 from planner.problem import Problem, Proposal, Strategy, Watch
 from planner.report import Ruling
 from planner.schedule import Schedule
-from planner.userrules.mirroring import Mirror
-from planner.userrules.obedience import check_obeyed
 
 _TWIN: Final = " again"
 
