@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from planner.api import load as load
     from planner.api import optimize as optimize
     from planner.api import simulate as simulate
-    from planner.curves import Curve as Curve
-    from planner.curves import load_curve as load_curve
     from planner.errors import GraphError as GraphError
     from planner.errors import InfeasibleBudget as InfeasibleBudget
     from planner.errors import KernelCacheError as KernelCacheError
@@ -49,6 +47,8 @@ if TYPE_CHECKING:
     from planner.memory import MemoryModel as MemoryModel
     from planner.packing import register_allocator as register_allocator
     from planner.plan import Plan as Plan
+    from planner.planning.curve import Curve as Curve
+    from planner.planning.curve import load_curve as load_curve
     from planner.problem import Problem as Problem
     from planner.problem import Proposal as Proposal
     from planner.report import Report as Report
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "api": ("allocate", "curve", "load", "optimize", "simulate"),
-    "curves": ("Curve", "load_curve"),
+    "planning.curve": ("Curve", "load_curve"),
     "errors": (
         "GraphError", "InfeasibleBudget", "KernelCacheError", "OutputError", "PlanFileError", "PlannerError",
             "ScheduleError",

@@ -14,7 +14,6 @@ import networkx as nx
 
 from planner import plan as plans
 from planner.bounds.peak import peak_lower_bound
-from planner.curves import Curve
 from planner.errors import PlanFileError, PlannerError, VerificationError
 from planner.graph import Graph
 from planner.lowering.files import read_graph
@@ -23,14 +22,15 @@ from planner.memory import Allocation, MemoryModel
 from planner.names import printable
 from planner.packing import find_allocator
 from planner.plan import Plan
+from planner.planning.curve import Curve
+from planner.planning.session import Watcher, Work
+from planner.planning.sweep import Progress, Sweep
 from planner.policy import rule_list, rules_of
 from planner.problem import Allocator, Order, Standing, Strategy
 from planner.schedule import Schedule
 from planner.search import find_strategy
 from planner.simulator import Trace
 from planner.simulator import simulate as judge
-from planner.solving import Watcher, Work
-from planner.sweeps import Progress, Sweep
 from planner.units import MAX_BYTES, Budget, parse_budget
 
 GraphLike = Union[nx.DiGraph, Graph, str, os.PathLike[str]]

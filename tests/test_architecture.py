@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = (
     "errors", "names", "units", "files", "graph", "schedule", "memory", "calibration", "simulator", "report", "problem",
         "lowering", "zoo",
-    "kernels", "analysis", "bounds", "policy", "packing", "search", "solving", "plan", "curves", "sweeps", "api", "rules",
+    "kernels", "analysis", "bounds", "policy", "packing", "search", "plan", "planning", "api", "rules",
         "footprint",
     "executors", "torch", "processes", "measure", "views", "arguments", "console", "commands", "cli",
 )  # fmt: skip

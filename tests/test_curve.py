@@ -41,10 +41,10 @@ from planner import (
     optimize,
     zoo,
 )
-from planner.curves import CSV_COLUMNS, SUFFIXES, Point
 from planner.errors import OutputError, PlanFileError, TimeLimit, UnknownAllocator, UnknownStrategy
 from planner.graph import Graph, Op, Tensor
 from planner.packing.fit import first_fit
+from planner.planning.curve import CSV_COLUMNS, SUFFIXES, Point
 from planner.search import auto, strategy_names
 from planner.search.chen import chen_budget, chen_sqrt
 from planner.simulator import simulate
@@ -895,7 +895,7 @@ def test_the_table_and_the_figure_are_shown_in_a_notebook(chain: Curve) -> None:
 
 
 def test_the_verb_is_not_hidden_by_a_module_of_its_name() -> None:
-    program = "import planner.curves, planner.api, planner; print(planner.curve.__module__)"
+    program = "import planner.planning.curve, planner.api, planner; print(planner.curve.__module__)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "planner.api"
 

@@ -103,7 +103,7 @@ def curve(
     if plans is not None:
         _check_folder(plans, force=options["force"])
     from planner.api import curve as find_curve
-    from planner.curves import check_path, nothing_fits
+    from planner.planning.curve import check_path, nothing_fits
     from planner.search import strategy_names
 
     for output in outputs:

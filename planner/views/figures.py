@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
-from planner.curves import Curve, Point
 from planner.errors import PlannerError
+from planner.planning.curve import Curve, Point
 from planner.units import format_bytes
 
 if TYPE_CHECKING:

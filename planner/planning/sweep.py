@@ -11,15 +11,15 @@ import msgspec
 
 from planner.bounds.certificate import certified_cost
 from planner.bounds.peak import peak_lower_bound
-from planner.curves import Point, Status
 from planner.errors import InfeasibleBudget, TimeLimit
 from planner.graph import Graph
 from planner.memory import MemoryModel
 from planner.plan import Plan
+from planner.planning.curve import Point, Status
+from planner.planning.session import Solution, Work
 from planner.policy import rules_of
 from planner.problem import Allocator, Order, Problem, Strategy, rungs
 from planner.schedule import Schedule
-from planner.solving import Solution, Work
 from planner.units import Budget, format_bytes, parse_budget
 
 #: Called with searches and bounds done, those in all, and a word on the last.
