@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from planner.errors import UnknownAllocator as UnknownAllocator
     from planner.errors import UnknownStrategy as UnknownStrategy
     from planner.errors import VerificationError as VerificationError
-    from planner.footprint import Footprint as Footprint
-    from planner.footprint import estimate as estimate
+    from planner.footprint.estimate import Footprint as Footprint
+    from planner.footprint.estimate import estimate as estimate
     from planner.graph import Graph as Graph
     from planner.graph import Op as Op
     from planner.graph import Tensor as Tensor
@@ -66,7 +66,7 @@ _HOMES = {
             "ScheduleError",
         "TimeLimit", "UnitError", "UnknownAllocator", "UnknownStrategy", "VerificationError",
     ),
-    "footprint": ("Footprint", "estimate"),
+    "footprint.estimate": ("Footprint", "estimate"),
     "graph": ("Graph", "Op", "Tensor"),
     "lowering.differentiate": ("differentiate",),
     "lowering.onnx": ("from_onnx",),

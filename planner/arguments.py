@@ -14,7 +14,7 @@ from planner import errors
 if TYPE_CHECKING:
     import networkx as nx
 
-    from planner.calibration import Prediction
+    from planner.footprint.calibration import Prediction
     from planner.graph import Graph
     from planner.memory import MemoryModel
 
@@ -180,7 +180,7 @@ def prediction_of(text: str, options: dict[str, Any], *, given: list[str]) -> Pr
     Args:
         given: options on the command line that say which graph, which a plan file does not need.
     """
-    from planner.calibration import Prediction
+    from planner.footprint.calibration import Prediction
     from planner.memory import MemoryModel
 
     if _is_plan(text):
@@ -195,7 +195,7 @@ def prediction_of(text: str, options: dict[str, Any], *, given: list[str]) -> Pr
         whole = own if plan.memory.scope == "total" else simulate(plan.graph, plan.schedule, memory=memory)
         arena_bytes = None if own.arena_bytes is None else own.arena_bytes + whole.resident_bytes - own.resident_bytes
         return Prediction(plan.graph.name, plan.graph.fingerprint, whole.peak_bytes, arena_bytes, memory.alignment)
-    from planner.footprint import estimate
+    from planner.footprint.estimate import estimate
     from planner.units import parse_bytes
 
     memory = MemoryModel(

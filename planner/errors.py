@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from planner.analysis.remedies import Remedy
+    from planner.remedies import Remedy
 
 
 class PlannerError(Exception):
@@ -75,7 +75,7 @@ class InfeasibleBudget(PlannerError):
         live: values that must be live there.
         phase: "update" if the optimizer step alone exceeds the budget, "loss" if the loss tail alone does, so that
             recomputation cannot help; else None.
-        remedies: what else could be done, those that fit first; see `planner.analysis.remedies.Remedy`.
+        remedies: what else could be done, those that fit first; see `planner.remedies.Remedy`.
         message: the sentence shown to people.
     """
 

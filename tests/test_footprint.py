@@ -19,9 +19,9 @@ from strategies import digraphs, memory_models
 
 import planner
 from planner import cli, zoo
-from planner.analysis.components import COMPONENTS
 from planner.errors import GraphError, PlannerError, UnitError
-from planner.footprint import DEVICE_BYTES, Footprint, device_bytes, estimate, largest_batch, rule_of_thumb
+from planner.footprint.components import COMPONENTS
+from planner.footprint.estimate import DEVICE_BYTES, Footprint, device_bytes, estimate, largest_batch, rule_of_thumb
 from planner.lowering.differentiate import OPTIMIZERS
 from planner.lowering.step import OPTIMIZER_STATES, UPDATES, StepOptions, im2col_bytes, training_step
 from planner.memory import MemoryModel

@@ -25,7 +25,7 @@ from test_zoo_mxnet import internal_bytes
 
 import planner
 from planner import cli, zoo
-from planner.footprint import DEVICE_BYTES, estimate, rule_of_thumb
+from planner.footprint.estimate import DEVICE_BYTES, estimate, rule_of_thumb
 from planner.memory import MemoryModel
 from planner.packing.nnvm import nnvm
 

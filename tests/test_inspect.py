@@ -18,8 +18,8 @@ from conftest import Answer
 from rich.console import Console
 
 from planner import zoo
-from planner.analysis.inventory import take_inventory
-from planner.analysis.modules import Breakdown, Row, break_down
+from planner.footprint.inventory import take_inventory
+from planner.footprint.modules import Breakdown, Row, break_down
 from planner.lowering.onnx import from_onnx
 from planner.lowering.schema import lower
 from planner.memory import MemoryModel

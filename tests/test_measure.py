@@ -23,12 +23,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import planner
-from planner.calibration import Calibration, Prediction, load_calibration, read_baseline
 from planner.errors import PlanFileError, PlannerError
-from planner.footprint import estimate, largest_batch
-from planner.measure import measure
+from planner.footprint.calibration import Calibration, Prediction, load_calibration, read_baseline
+from planner.footprint.estimate import estimate, largest_batch
+from planner.footprint.measure import measure
+from planner.footprint.process_tree import Tree
 from planner.memory import MemoryModel
-from planner.processes.tree import Tree
 
 MB = 10**6
 PSS = hasattr(psutil.Process().memory_full_info(), "pss")

@@ -19,7 +19,7 @@ import pytest
 
 from planner import zoo
 from planner.errors import GraphError
-from planner.footprint import estimate
+from planner.footprint.estimate import estimate
 from planner.lowering.devices import Device, device
 from planner.lowering.differentiate import differentiate
 from planner.lowering.onnx_operators import ONNX_OPERATORS, REFUSED

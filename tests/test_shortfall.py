@@ -22,8 +22,8 @@ from test_kernels import loose_schedules
 
 import planner
 from planner import InfeasibleBudget, MemoryModel, Problem, Proposal, cli, zoo
-from planner.analysis.components import Simulated
-from planner.analysis.shortfall import batch_of, smaller_batch
+from planner.footprint.advice import batch_of, smaller_batch
+from planner.footprint.components import Simulated
 from planner.lowering.step import StepOptions, Update, training_step
 from planner.schedule import Compute, Free, Schedule
 

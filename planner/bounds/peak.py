@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from planner.analysis.encode import resident_bytes
-from planner.analysis.remedies import Shortfall
 from planner.errors import InfeasibleBudget
 from planner.graph import Graph, Op
 from planner.memory import MemoryModel
+from planner.remedies import Shortfall
 from planner.units import format_bytes
 
 

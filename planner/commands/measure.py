@@ -58,8 +58,8 @@ def measure(
     given = written(options)
     if against is None and (given or baseline):
         raise click.UsageError(f"--{(given or ['baseline'])[0]} is for --against; give both")
-    from planner.calibration import read_baseline
-    from planner.measure import measure as run_measured
+    from planner.footprint.calibration import read_baseline
+    from planner.footprint.measure import measure as run_measured
     from planner.views import measure as view
 
     baseline_bytes, its_kind = (0, None) if baseline is None else read_baseline(baseline)

@@ -64,8 +64,8 @@ def estimate(
     of_training = written({name: options[name] for name in ("micro_batches", "gradients", "update", "master_weights")})
     if options["inference"] and of_training:
         raise click.UsageError(f"--inference has no backward pass and no update, so no --{of_training[0]}")
-    from planner import footprint
-    from planner.calibration import load_calibration
+    from planner.footprint import estimate as footprint
+    from planner.footprint.calibration import load_calibration
 
     wanted = [int(text) if text.strip().isdecimal() else 0 for text in batches.split(",")] if batches else [None]
     if 0 in wanted:
@@ -93,13 +93,13 @@ def estimate(
             found = footprint.estimate(_with_batch(graph, given, batch), rule=options["rule"], **named)
         rows.append((batch, found, None if fits is None else found.fits(fits)))
     if as_json:
-        from planner.views.footprint import as_object
+        from planner.footprint.printed import as_object
 
         print_json(
             "planner-estimate", {"rows": [as_object(*row, device=fits) for row in rows], "overhead": overhead, **most}
         )
     else:
-        from planner.views.footprint import as_lines
+        from planner.footprint.printed import as_lines
 
         print_lines(*as_lines(rows, device=fits, most=most, overhead=overhead))
     if fits is not None and not any(row[2] for row in rows):
@@ -147,8 +147,8 @@ def inspect(
     with spinner("reading the graph"):
         source: dict[str, Any] = {}
         program = program_of(graph, options, source)
-        from planner.analysis.inventory import take_inventory
-        from planner.analysis.modules import break_down
+        from planner.footprint.inventory import take_inventory
+        from planner.footprint.modules import break_down
 
         inventory, found = take_inventory(program, memory, top=top, source=source), break_down(program)
     if as_json:

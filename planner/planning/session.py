@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from planner.analysis.components import Simulated
 from planner.analysis.liveness import evaluator_of
-from planner.analysis.shortfall import shortfall
 from planner.bounds.peak import infeasible
 from planner.bounds.proofs import lower_bounds
 from planner.errors import InfeasibleBudget, ScheduleError, TimeLimit
+from planner.footprint.advice import shortfall
+from planner.footprint.components import Simulated
 from planner.graph import Graph
 from planner.memory import Allocation, MemoryModel
 from planner.packing import find_allocator

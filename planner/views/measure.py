@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from planner.calibration import Calibration, Prediction
-from planner.measure import Measurement, Progress
+from planner.footprint.calibration import Calibration, Prediction
+from planner.footprint.measure import Measurement, Progress
 from planner.names import printable
 from planner.units import format_bytes
 

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from planner.analysis.inventory import Group, Inventory
-from planner.analysis.modules import Breakdown, Row
+from planner.footprint.inventory import Group, Inventory
+from planner.footprint.modules import Breakdown, Row
 from planner.names import printable
 from planner.report import sparkline
 from planner.simulator import Trace

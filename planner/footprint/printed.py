@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from planner.analysis.components import COMPONENTS, Iteration
-from planner.footprint import Footprint
+from planner.footprint.components import COMPONENTS, Iteration
+from planner.footprint.estimate import Footprint
 from planner.names import printable
 from planner.units import format_bytes
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from planner.analysis.encode import FORWARD, Ints
 from planner.analysis.liveness import Evaluator, Liveness
-from planner.analysis.roles import COMPONENTS as COMPONENTS
-from planner.analysis.roles import gradient_buffers, roles
 from planner.bounds.peak import PeakBound, peak_lower_bound
 from planner.errors import GraphError, PlannerError, VerificationError
+from planner.footprint.roles import COMPONENTS as COMPONENTS
+from planner.footprint.roles import gradient_buffers, roles
 from planner.graph import Graph, Phase
 from planner.lowering.step import targets_of
 from planner.memory import MemoryModel

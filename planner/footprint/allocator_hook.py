@@ -1,6 +1,6 @@
-"""What a measured Python says about its devices when it ends. `planner.measure` copies this file, as `sitecustomize`,
-into a folder of
-its own at the head of the child's PYTHONPATH.
+"""A measured Python reports the peaks of its devices when it ends.
+
+`planner.footprint.measure` copies this file, as `sitecustomize`, to the head of the child's PYTHONPATH.
 
 Only PyTorch knows what its caching allocator handed out, and it tells only its own process. So each Python under
 measurement registers one call for its end, which writes a file if the script itself has imported torch and used a

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from planner.processes.tree import Tree
+from planner.footprint.process_tree import Tree
 
 _ENOUGH: Final = 3  # the third interrupt kills
 

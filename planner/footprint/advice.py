@@ -8,12 +8,12 @@ from typing import Final
 
 import numpy as np
 
-from planner.analysis.components import MADE_OF_A_BATCH, Simulated
-from planner.analysis.losstail import Tail, loss_tail
-from planner.analysis.remedies import SMALLER_BATCH, Remedy, Shortfall
 from planner.bounds.peak import working_sets
+from planner.footprint.components import MADE_OF_A_BATCH, Simulated
+from planner.footprint.loss_tail import Tail, loss_tail
 from planner.graph import Graph
 from planner.lowering.step import targets_of
+from planner.remedies import SMALLER_BATCH, Remedy, Shortfall
 
 MOST_CHUNKS: Final = 2**20
 

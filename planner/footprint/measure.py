@@ -24,12 +24,12 @@ from typing import Final, Optional
 
 import msgspec
 
-from planner.calibration import Calibration, Kind, Prediction
 from planner.errors import PlannerError
+from planner.footprint import allocator_hook
+from planner.footprint.calibration import Calibration, Kind, Prediction
+from planner.footprint.process_tree import Tree
+from planner.footprint.signals import listening
 from planner.names import printable
-from planner.processes import allocator_hook
-from planner.processes.signals import listening
-from planner.processes.tree import Tree
 
 SHORTEST_SECONDS: Final = 0.01
 LONGEST_SECONDS: Final = 60.0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from planner.processes import allocator_hook
+from planner.footprint import allocator_hook
 
 if TYPE_CHECKING:
     from psutil import Process

@@ -9,7 +9,7 @@ from typing import Final, Optional
 
 import msgspec
 
-from planner.analysis.components import Simulated
+from planner.footprint.components import Simulated
 from planner.graph import Graph, Op
 from planner.lowering.operators import is_float
 

@@ -16,21 +16,21 @@ from typing import Any, Final, Optional
 import msgspec
 import networkx as nx
 
-from planner.analysis.components import Iteration, Moment, simulated
-from planner.analysis.losstail import Tail, loss_tail
-from planner.analysis.remedies import Remedy as Remedy
-from planner.analysis.shortfall import chunked_loss, floor_of, smaller_batch
 from planner.api import GraphLike, as_graph
 from planner.api import optimize as find_plan
-from planner.calibration import Calibration, load_calibration
 from planner.errors import InfeasibleBudget, PlannerError, UnitError
+from planner.footprint.advice import chunked_loss, floor_of, smaller_batch
+from planner.footprint.calibration import Calibration, load_calibration
+from planner.footprint.components import Iteration, Moment, simulated
+from planner.footprint.loss_tail import Tail, loss_tail
+from planner.footprint.rule_of_thumb import RuleOfThumb, rule_for
+from planner.footprint.rule_of_thumb import rule_of_thumb as rule_of_thumb
 from planner.graph import Graph
 from planner.lowering.differentiate import differentiate
 from planner.lowering.files import read_graph
 from planner.lowering.step import Gradients, StepOptions, Update, training_step
 from planner.memory import MemoryModel
-from planner.rules import RuleOfThumb, rule_for
-from planner.rules import rule_of_thumb as rule_of_thumb
+from planner.remedies import Remedy as Remedy
 from planner.units import MAX_BYTES, Budget, format_bytes, parse_budget
 
 #: Nominal memory of devices in bytes; the driver and the context take a part that no graph shows: use
@@ -261,7 +261,7 @@ class Footprint(msgspec.Struct, frozen=True):
         return ""
 
     def __str__(self) -> str:
-        from planner.views.footprint import as_text
+        from planner.footprint.printed import as_text
 
         return as_text(self)
 

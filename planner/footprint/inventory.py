@@ -7,8 +7,8 @@ from typing import Any, Optional
 import msgspec
 
 from planner.analysis.liveness import evaluator_of
-from planner.analysis.modules import saved_readers
 from planner.bounds.peak import peak_lower_bound
+from planner.footprint.modules import saved_readers
 from planner.graph import Graph
 from planner.memory import MemoryModel
 from planner.simulator import simulate

@@ -1,1 +1,0 @@
-"""A command that runs beside us: its process tree, its signals, and what its Pythons report."""
