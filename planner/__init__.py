@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from planner.graph import Op as Op
     from planner.graph import Tensor as Tensor
     from planner.lowering.differentiate import differentiate as differentiate
-    from planner.lowering.onnx import from_onnx as from_onnx
+    from planner.lowering.onnx.importer import from_onnx as from_onnx
     from planner.lowering.schema import lower as lower
     from planner.memory import Allocation as Allocation
     from planner.memory import Buffer as Buffer
@@ -69,7 +69,7 @@ _HOMES = {
     "footprint.estimate": ("Footprint", "estimate"),
     "graph": ("Graph", "Op", "Tensor"),
     "lowering.differentiate": ("differentiate",),
-    "lowering.onnx": ("from_onnx",),
+    "lowering.onnx.importer": ("from_onnx",),
     "lowering.schema": ("lower",),
     "memory": ("Allocation", "Buffer", "MemoryModel"),
     "packing": ("register_allocator",),

@@ -16,7 +16,7 @@ from planner import plan as plans
 from planner.bounds.peak import peak_lower_bound
 from planner.errors import PlanFileError, PlannerError, VerificationError
 from planner.graph import Graph
-from planner.lowering.files import read_graph
+from planner.lowering.read import read_graph
 from planner.lowering.schema import lower
 from planner.memory import Allocation, MemoryModel
 from planner.names import printable

@@ -46,7 +46,7 @@ def graph_of(text: str, options: dict[str, Any]) -> nx.DiGraph | Graph:
 
 
 def _read(text: str, given: dict[str, Any], settings: dict[str, str]) -> Any:
-    from planner.lowering.files import read_graph
+    from planner.lowering.read import read_graph
     from planner.zoo import MODELS, build
 
     name, colon, _ = text.partition(":")

@@ -15,12 +15,12 @@ from naive import keep_all
 
 from planner.errors import GraphError
 from planner.lowering.assembly import Assembly
-from planner.lowering.aten import ATEN_OPERATORS, ATEN_REFUSED
 from planner.lowering.devices import device
 from planner.lowering.differentiate import differentiate
-from planner.lowering.onnx_operators import ONNX_OPERATORS
-from planner.lowering.operators import TensorType, attributes, find_row, operator, refusal, sizes_of
-from planner.lowering.rows import Operator
+from planner.lowering.operators.aten_rows import ATEN_OPERATORS, ATEN_REFUSED
+from planner.lowering.operators.lookup import TensorType, attributes, find_row, operator, refusal, sizes_of
+from planner.lowering.operators.onnx_rows import ONNX_OPERATORS
+from planner.lowering.operators.rows import Operator
 from planner.lowering.schema import lower
 from planner.simulator import simulate
 

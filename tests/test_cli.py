@@ -17,7 +17,7 @@ from conftest import Answer
 
 import planner
 from planner import cli
-from planner.lowering.files import read_graph
+from planner.lowering.read import read_graph
 from planner.names import ALLOCATORS, STRATEGIES, printable
 
 

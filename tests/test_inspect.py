@@ -20,7 +20,7 @@ from rich.console import Console
 from planner import zoo
 from planner.footprint.inventory import take_inventory
 from planner.footprint.modules import Breakdown, Row, break_down
-from planner.lowering.onnx import from_onnx
+from planner.lowering.onnx.importer import from_onnx
 from planner.lowering.schema import lower
 from planner.memory import MemoryModel
 from planner.names import scoped

@@ -16,8 +16,8 @@ from naive import keep_all
 from programs import elements, saved
 
 from planner.errors import GraphError
-from planner.lowering.files import read_graph
-from planner.lowering.onnx import from_onnx
+from planner.lowering.onnx.importer import from_onnx
+from planner.lowering.read import read_graph
 from planner.lowering.schema import lower
 from planner.simulator import simulate
 

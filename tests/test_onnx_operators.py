@@ -22,9 +22,9 @@ from planner.errors import GraphError
 from planner.footprint.estimate import estimate
 from planner.lowering.devices import Device, device
 from planner.lowering.differentiate import differentiate
-from planner.lowering.onnx_operators import ONNX_OPERATORS, REFUSED
-from planner.lowering.operators import TensorType, attributes, operator
-from planner.lowering.rows import Operator
+from planner.lowering.operators.lookup import TensorType, attributes, operator
+from planner.lowering.operators.onnx_rows import ONNX_OPERATORS, REFUSED
+from planner.lowering.operators.rows import Operator
 
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper, shape_inference  # noqa: E402

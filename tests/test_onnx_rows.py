@@ -10,8 +10,8 @@ import pytest
 from naive import keep_all
 
 from planner.errors import GraphError
-from planner.lowering.onnx import from_onnx
-from planner.lowering.onnx_operators import ONNX_OPERATORS, REFUSED
+from planner.lowering.onnx.importer import from_onnx
+from planner.lowering.operators.onnx_rows import ONNX_OPERATORS, REFUSED
 from planner.lowering.schema import lower
 from planner.simulator import simulate
 

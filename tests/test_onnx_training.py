@@ -18,8 +18,8 @@ from test_onnx import manifest, saved_at
 
 from planner.api import optimize
 from planner.errors import GraphError, InfeasibleBudget
-from planner.lowering.onnx import from_onnx
-from planner.lowering.onnx_file import infer_sizes, read_model
+from planner.lowering.onnx.importer import from_onnx
+from planner.lowering.onnx.model_file import infer_sizes, read_model
 from planner.lowering.schema import lower
 from planner.memory import MemoryModel
 from planner.simulator import simulate

@@ -17,7 +17,7 @@ from planner.api import optimize
 from planner.cli import cli
 from planner.errors import GraphError
 from planner.lowering.differentiate import differentiate
-from planner.lowering.onnx import from_onnx
+from planner.lowering.onnx.importer import from_onnx
 from planner.lowering.schema import lower
 from planner.memory import MemoryModel
 from planner.simulator import simulate

@@ -14,7 +14,7 @@ from planner.errors import GraphError
 from planner.lowering.assembly import Assembly
 from planner.lowering.devices import device
 from planner.lowering.differentiate import differentiate
-from planner.lowering.operators import DTYPE_BYTES, OPERATORS, TensorType, attributes, is_float, operator
+from planner.lowering.operators.lookup import DTYPE_BYTES, OPERATORS, TensorType, attributes, is_float, operator
 from planner.lowering.schema import lower
 from planner.simulator import simulate
 

@@ -21,7 +21,7 @@ from planner import zoo
 from planner.errors import GraphError, InfeasibleBudget
 from planner.lowering.devices import device
 from planner.lowering.differentiate import differentiate
-from planner.lowering.operators import TensorType, attributes
+from planner.lowering.operators.lookup import TensorType, attributes
 from planner.memory import MemoryModel
 from planner.zoo.builder import Layers
 from planner.zoo.transformer import vocabulary_loss

@@ -27,7 +27,7 @@ from planner.footprint.rule_of_thumb import RuleOfThumb, rule_for
 from planner.footprint.rule_of_thumb import rule_of_thumb as rule_of_thumb
 from planner.graph import Graph
 from planner.lowering.differentiate import differentiate
-from planner.lowering.files import read_graph
+from planner.lowering.read import read_graph
 from planner.lowering.step import Gradients, StepOptions, Update, training_step
 from planner.memory import MemoryModel
 from planner.remedies import Remedy as Remedy

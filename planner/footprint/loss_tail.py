@@ -11,7 +11,7 @@ import msgspec
 
 from planner.footprint.components import Simulated
 from planner.graph import Graph, Op
-from planner.lowering.operators import is_float
+from planner.lowering.operators.lookup import is_float
 
 _SCALAR_BYTES: Final = 8
 

@@ -14,7 +14,7 @@ import networkx as nx
 
 from planner.errors import GraphError
 from planner.lowering.devices import device
-from planner.lowering.operators import TensorType, attributes, output_types
+from planner.lowering.operators.lookup import TensorType, attributes, output_types
 
 RNG_BYTES: Final = 16  # a counter-based generator's state: seed and offset, 8 bytes each
 

@@ -17,7 +17,7 @@ from planner.graph import Op, Tensor
 from planner.lowering.assembly import Assembly, Value
 from planner.lowering.devices import Device, roofline_seconds
 from planner.lowering.forward import Forward, Rule
-from planner.lowering.operators import Gradient
+from planner.lowering.operators.lookup import Gradient
 
 # Per optimizer: names of its states, and FLOPs per parameter of one update.
 OPTIMIZERS: Final[Mapping[str, tuple[tuple[str, ...], int]]] = {

@@ -13,7 +13,7 @@ from planner.errors import GraphError
 from planner.graph import Op, Tensor
 from planner.lowering.assembly import Value
 from planner.lowering.devices import Device, device, roofline_seconds
-from planner.lowering.operators import Gradient, Operator, Ref, find_row, is_float, operator
+from planner.lowering.operators.lookup import Gradient, Operator, Ref, find_row, is_float, operator
 from planner.lowering.schema import lower
 
 # Under `saves` the refs belong to the one backward op, so that input by input there is nothing to say.

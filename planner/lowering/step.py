@@ -15,7 +15,7 @@ import msgspec
 
 from planner.errors import GraphError, PlannerError
 from planner.graph import Graph, Op, Tensor
-from planner.lowering.operators import DTYPE_BYTES
+from planner.lowering.operators.lookup import DTYPE_BYTES
 
 Gradients = Literal["released", "zeroed"]
 Update = Literal["fused", "per-tensor", "multi-tensor"]

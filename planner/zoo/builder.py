@@ -15,7 +15,7 @@ import networkx as nx
 from planner.errors import GraphError
 from planner.lowering.assembly import Assembly, Value
 from planner.lowering.devices import device as device_named
-from planner.lowering.operators import TensorType
+from planner.lowering.operators.lookup import TensorType
 
 
 @final

@@ -10,7 +10,7 @@ from planner.lowering.assembly import Value
 from planner.lowering.devices import device as device_named
 from planner.lowering.devices import roofline_seconds
 from planner.lowering.differentiate import check_optimizer, differentiate
-from planner.lowering.operators import TensorType, output_types
+from planner.lowering.operators.lookup import TensorType, output_types
 from planner.zoo.builder import Layers, whole_number
 
 _GATES: Final = (("in", "Sigmoid"), ("forget", "Sigmoid"), ("change", "Tanh"), ("out", "Sigmoid"))

@@ -1,6 +1,6 @@
 """What MXNet 1.5.1 declares of its operators: in-place permissions, and what the backward of each reads.
 
-`planner.lowering.operators` has the operators of our own models; this table is only for reproducing the original's
+`planner.lowering.operators.lookup` has the operators of our own models; this table only reproduces the original's
 graphs, whose declarations differ (its max pool keeps no indices, its batch norm backward names eight inputs). FLOPs
 come from our table.
 """
@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple, Optional, final
 
 from planner.lowering.devices import device as device_named
 from planner.lowering.devices import roofline_seconds
-from planner.lowering.operators import TensorType, attributes, operator
+from planner.lowering.operators.lookup import TensorType, attributes, operator
 
 Pairs = tuple[tuple[int, int, bool], ...]
 # What a backward reads, in this order: the gradient of an output, an input or an output of the forward op.

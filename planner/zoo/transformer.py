@@ -10,7 +10,7 @@ import networkx as nx
 from planner.errors import GraphError
 from planner.lowering.assembly import Value
 from planner.lowering.differentiate import check_optimizer, differentiate
-from planner.lowering.operators import TensorType, output_types
+from planner.lowering.operators.lookup import TensorType, output_types
 from planner.zoo.builder import Layers, whole_number
 
 DType = Literal["float32", "bfloat16", "float16"]

@@ -11,10 +11,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from planner.errors import GraphError
-from planner.lowering.aten import ATEN_OPERATORS, ATEN_REFUSED
 from planner.lowering.devices import Device, roofline_seconds
-from planner.lowering.onnx_operators import ONNX_OPERATORS, REFUSED
-from planner.lowering.rows import DTYPE_BYTES, Gradient, Operator, Ref, TensorType, is_float
+from planner.lowering.operators.aten_rows import ATEN_OPERATORS, ATEN_REFUSED
+from planner.lowering.operators.onnx_rows import ONNX_OPERATORS, REFUSED
+from planner.lowering.operators.rows import DTYPE_BYTES, Gradient, Operator, Ref, TensorType, is_float
 
 __all__ = [
     "DTYPE_BYTES", "OPERATORS", "Gradient", "Operator", "Ref", "TensorType", "attributes", "find_row", "is_float",

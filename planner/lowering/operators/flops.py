@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from planner.lowering.rows import Count, Params, Types
+from planner.lowering.operators.rows import Count, Params, Types
 
 
 def per_element(count: int) -> Count:

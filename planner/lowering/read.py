@@ -36,7 +36,7 @@ def read_graph(path: str | os.PathLike[str], **onnx_options: Any) -> Graph | nx.
     except OSError as error:
         raise GraphError(f"cannot read graph {str(path)!r}: {error.strerror or error}") from None
     if not is_json:
-        from planner.lowering.onnx import from_onnx
+        from planner.lowering.onnx.importer import from_onnx
 
         return from_onnx(path, **onnx_options)
     given = sorted(name for name, value in onnx_options.items() if value is not None)

@@ -11,8 +11,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from planner.lowering.flops import einsum_sizes, einsum_terms
-from planner.lowering.rows import DTYPE_BYTES, Params, Sizes, TensorType, Types, is_float
+from planner.lowering.operators.flops import einsum_sizes, einsum_terms
+from planner.lowering.operators.rows import DTYPE_BYTES, Params, Sizes, TensorType, Types, is_float
 
 Made = tuple[TensorType, ...]
 

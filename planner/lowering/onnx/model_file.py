@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final, Optional
 
 from planner.errors import GraphError
-from planner.lowering.onnx_shapes import held_inputs, is_training_step, shape_values, stand_ins
-from planner.lowering.operators import DTYPE_BYTES, TensorType
+from planner.lowering.onnx.shapes import held_inputs, is_training_step, shape_values, stand_ins
+from planner.lowering.operators.lookup import DTYPE_BYTES, TensorType
 
 # Larger constants are weights; shape arguments are smaller, and inference needs the values of those.
 _ARGUMENT_ELEMENTS: Final = 1024

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Optional
 
-from planner.lowering.operators import TensorType
+from planner.lowering.operators.lookup import TensorType
 
 ACCUMULATOR: Final = "InPlaceAccumulatorV2"
 _BUFFER_SUFFIX: Final = "_grad.accumulation.buffer"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Final, final
 
 from planner.errors import GraphError
-from planner.lowering.onnx_file import type_of
-from planner.lowering.onnx_operators import ONNX_OPERATORS, QUANTIZED_OPS, REFUSED
-from planner.lowering.onnx_shapes import TRAINING_OPS, is_training_step
-from planner.lowering.operators import is_float
+from planner.lowering.onnx.model_file import type_of
+from planner.lowering.onnx.shapes import TRAINING_OPS, is_training_step
+from planner.lowering.operators.lookup import is_float
+from planner.lowering.operators.onnx_rows import ONNX_OPERATORS, QUANTIZED_OPS, REFUSED
 from planner.names import scoped
 
 _CONSTANT_OPS: Final = ("Constant", "ConstantOfShape")

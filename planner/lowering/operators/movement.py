@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import math
 
-from planner.lowering.rows import Count, Params, TensorType, Types
-from planner.lowering.sizes import Made, axes_of, axis_of, together, widest
+from planner.lowering.operators.rows import Count, Params, TensorType, Types
+from planner.lowering.operators.sizes import Made, axes_of, axis_of, together, widest
 
 
 def concatenated(inputs: Types, params: Params) -> Made:

@@ -12,9 +12,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from planner.lowering import flops, moves, sizes
-from planner.lowering.flops import no_flops, per_element, per_input_element
-from planner.lowering.onnx_operators import (
+from planner.lowering.operators import flops, sizes
+from planner.lowering.operators import movement as moves
+from planner.lowering.operators.flops import no_flops, per_element, per_input_element
+from planner.lowering.operators.onnx_rows import (
     FREE,
     IN,
     LIKE,
@@ -27,7 +28,7 @@ from planner.lowering.onnx_operators import (
     from_output,
     moved,
 )
-from planner.lowering.rows import ANY_COUNT, Gradient, Operator, Params, Ref, Sizes, TensorType, Types
+from planner.lowering.operators.rows import ANY_COUNT, Gradient, Operator, Params, Ref, Sizes, TensorType, Types
 
 
 def _onnx(names: str) -> dict[str, Operator]:

@@ -17,11 +17,12 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from planner.lowering import flops, moves
-from planner.lowering.aten_forward import FORWARD
-from planner.lowering.flops import no_flops, per_element, per_input_element, per_output
-from planner.lowering.onnx_operators import LIKE, draw, flat, from_input, from_output
-from planner.lowering.rows import ANY_COUNT, Count, Operator, Params, Sizes, TensorType, Types
+from planner.lowering.operators import flops
+from planner.lowering.operators import movement as moves
+from planner.lowering.operators.aten_forward import FORWARD
+from planner.lowering.operators.flops import no_flops, per_element, per_input_element, per_output
+from planner.lowering.operators.onnx_rows import LIKE, draw, flat, from_input, from_output
+from planner.lowering.operators.rows import ANY_COUNT, Count, Operator, Params, Sizes, TensorType, Types
 
 
 def _each(names: str, row: Operator) -> dict[str, Operator]:

@@ -1,7 +1,7 @@
 """The operator table, ONNX's names: what each op costs, may overwrite, and what its gradients read.
 
 Beside the standard's ops it has those of our zoo (`FusedAttention`, `UpdateStatistics`) and of onnxruntime's training
-graphs. `planner.lowering.aten` has PyTorch's; `planner.lowering.operators` looks up both.
+graphs. `planner.lowering.operators.aten_rows` has PyTorch's; `planner.lowering.operators.lookup` looks up both.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from planner.lowering import flops, moves, sizes
-from planner.lowering.flops import no_flops, per_element, per_input_element
-from planner.lowering.rows import ANY_COUNT, Count, Gradient, Operator, Params, Ref, Sizes, TensorType, Types
+from planner.lowering.operators import flops, sizes
+from planner.lowering.operators import movement as moves
+from planner.lowering.operators.flops import no_flops, per_element, per_input_element
+from planner.lowering.operators.rows import ANY_COUNT, Count, Gradient, Operator, Params, Ref, Sizes, TensorType, Types
 
 IN: Final[tuple[Ref, ...]] = tuple(("in", i) for i in range(8))
 OUT: Final[tuple[Ref, ...]] = tuple(("out", k) for k in range(8))

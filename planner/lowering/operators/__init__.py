@@ -1,0 +1,1 @@
+"""One table of operators: ONNX and ATen rows, sizes, floating-point operations. Enter by `lookup`."""
