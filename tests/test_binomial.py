@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from planner import Graph, InfeasibleBudget, MemoryModel, Problem, Schedule, lower, optimize, simulate, zoo
-from planner.kernels.chain import binomial_table
+from planner.kernels.chain_dp import binomial_table
 from planner.search.binomial import binomial, forwards, longest
 
 #: original.md 5: n, s -> t, extra forwards, all forwards, all forwards of the mixed kind (checkpoint-schedules 1.0.4).

@@ -24,7 +24,7 @@ from strategies import digraphs
 
 from planner import Graph, InfeasibleBudget, MemoryModel, Problem, lower, optimize, simulate, zoo
 from planner.analysis.encode import encode
-from planner.kernels import chain as kernels
+from planner.kernels import chain_dp as kernels
 from planner.search.chain import chain, recurrence
 from planner.search.trials import Trials
 

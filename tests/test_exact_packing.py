@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from naive import lower_bound, overlaps
 
 from planner import Buffer
-from planner.kernels.canonical import EXHAUSTED, PACKED
+from planner.kernels.packing_search import EXHAUSTED, PACKED
 from planner.packing import Intervals, Packing, pack
 from planner.packing.intervals import sections_of
 from planner.packing.restarts import Descent, turns

@@ -22,7 +22,9 @@ import planner
 from planner import Graph, InfeasibleBudget, MemoryModel, Op, ScheduleError, Tensor, lower, optimize, simulate
 from planner.analysis.encode import encode
 from planner.analysis.liveness import Evaluator
-from planner.kernels import canonical, fit, replay, segments
+from planner.kernels import packing_search as canonical
+from planner.kernels import placement as fit
+from planner.kernels import replay, segments
 from planner.packing.intervals import Intervals, sections_of
 from planner.packing.restarts import turns
 from planner.schedule import Compute, Free, Schedule

@@ -32,7 +32,7 @@ from planner import (
     optimize,
     simulate,
 )
-from planner.kernels.fit import place
+from planner.kernels.placement import place
 from planner.packing import allocator_names, best_fit, first_fit, register_allocator
 from planner.schedule import Compute, Free
 

@@ -21,7 +21,7 @@ from bench import remat
 from bench.generators import layered
 from planner import Graph, MemoryModel, lower, simulate
 from planner.analysis.liveness import Evaluator
-from planner.kernels import passes as kernel
+from planner.kernels import replay_blocks as kernel
 from planner.problem import Problem
 from planner.search.eviction import evictions, orders
 from planner.search.lifetimes import State, model_of

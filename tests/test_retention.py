@@ -22,7 +22,10 @@ from test_laws import layered_digraphs
 
 from planner import Graph, InfeasibleBudget, MemoryModel, TimeLimit, lower, simulate
 from planner.analysis.liveness import Evaluator
-from planner.kernels.retention import annealing, changes, draws, layout, memory, moves, orders, relief, runs
+from planner.kernels.anneal import annealing, changes, draws, moves, orders, runs
+from planner.kernels.anneal import drops as relief
+from planner.kernels.anneal import liveness as memory
+from planner.kernels.anneal import state as layout
 from planner.problem import Problem, Proposal
 from planner.search.lifetimes import State, model_of
 from planner.search.retention import retention

@@ -44,7 +44,7 @@ from planner import (
 )
 from planner.analysis.encode import encode
 from planner.analysis.liveness import Evaluator
-from planner.kernels.mirror import mirror, read_runs
+from planner.kernels.mark_rerun import mirror, read_runs
 from planner.policy import rule_list, rules_of
 from planner.policy.check import check_obeyed, forward_ops
 from planner.policy.patterns import matching

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 
 from planner.analysis.encode import Ints
-from planner.kernels.canonical import EXHAUSTED, PACKED, PAUSED
-from planner.kernels.fit import place
+from planner.kernels.packing_search import EXHAUSTED, PACKED, PAUSED
+from planner.kernels.placement import place
 from planner.packing.intervals import Intervals, sections_of
 from planner.packing.restarts import turns
 from planner.problem import MOST_EFFORT
@@ -76,7 +76,7 @@ def pack(
         seed: of the restarts.
         deadline: `time.monotonic()` seconds at which the search stops with what it has.
         progress: called now and then with the arena and the bound, in bytes.
-    Source: the portfolio is that of Pisarchyk and Lee 2020; for the search see `planner.kernels.canonical`. Ours
+    Source: the portfolio is that of Pisarchyk and Lee 2020; for the search see `planner.kernels.packing_search`. Ours
     differs from
         MiniMalloc (Moffitt 2023): the first target is the bound, and only the buffers of crowded sections are searched,
         the others placed around them; always an incumbent.

@@ -16,7 +16,7 @@ from planner.analysis.encode import Ints
 from planner.analysis.liveness import Evaluator, evaluator_of
 from planner.errors import PlannerError, ScheduleError
 from planner.graph import Graph
-from planner.kernels.blocks import colour_paths, count_uses, share
+from planner.kernels.block_sharing import colour_paths, count_uses, share
 from planner.memory import Allocation, Buffer, MemoryModel
 from planner.schedule import Schedule
 from planner.units import MAX_BYTES

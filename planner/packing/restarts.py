@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from planner.analysis.encode import Ints
-from planner.kernels.canonical import AGENDA, CROWDED, FRAME, STATE, descend
+from planner.kernels.packing_search import AGENDA, CROWDED, FRAME, STATE, descend
 from planner.packing.intervals import Sections
 
 #: Work of the first try of each ranking: rows of buffers and sections looked at; each round has twice that of the one

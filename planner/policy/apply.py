@@ -8,7 +8,7 @@ import numpy as np
 
 from planner.analysis.encode import Flags, Ints
 from planner.analysis.liveness import Evaluator
-from planner.kernels.mirror import mirror, read_runs
+from planner.kernels.mark_rerun import mirror, read_runs
 from planner.policy.check import forward_ops
 
 

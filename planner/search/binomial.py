@@ -14,7 +14,7 @@ import numpy as np
 
 from planner.analysis.encode import Ints
 from planner.analysis.stages import Stages, chain_stages
-from planner.kernels.chain import binomial_table
+from planner.kernels.chain_dp import binomial_table
 from planner.problem import Problem, Proposal
 from planner.search.trials import Candidate, Trials
 

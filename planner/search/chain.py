@@ -17,7 +17,7 @@ import numpy as np
 from planner.analysis.actions import Actions, measure
 from planner.analysis.encode import Floats, Ints
 from planner.analysis.stages import Stages, chain_stages
-from planner.kernels import chain as kernels
+from planner.kernels import chain_dp as kernels
 from planner.problem import Problem, Proposal
 from planner.search.trials import Candidate, Trials
 

@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 
 from planner.analysis.encode import Ints
-from planner.kernels.retention.layout import EXCESS
-from planner.kernels.retention.orders import order_by_memory
-from planner.kernels.retention.relief import relieve
+from planner.kernels.anneal.drops import relieve
+from planner.kernels.anneal.orders import order_by_memory
+from planner.kernels.anneal.state import EXCESS
 from planner.search.lifetimes import Model, State
 
 #: Exponents of cost and of waiting time: none is best on every graph.

@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.analysis.encode import Arrays, Flags, Floats, Ints
-from planner.kernels.retention.layout import BEST, BEST_LENGTH, COSTS, RANDOM, build
-from planner.kernels.retention.runs import load, save
+from planner.kernels.anneal.runs import load, save
+from planner.kernels.anneal.state import BEST, BEST_LENGTH, COSTS, RANDOM, build
 
 
 class Model(NamedTuple):
-    """A graph for the kernels: see `kernels.retention.layout.build`."""
+    """A graph for the kernels: see `kernels.anneal.layout.build`."""
 
     out_ptr: Ints
     nbytes: Ints

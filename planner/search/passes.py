@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from planner.analysis.encode import Flags, Ints
-from planner.kernels.passes import (
+from planner.kernels.replay_blocks import (
     BEST_COST,
     BEST_COUNT,
     BEST_EXCESS,

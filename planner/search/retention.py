@@ -1,7 +1,7 @@
 """Search over what is dropped, when it is made again, and the order of everything, on any graph.
 
 Starts are made greedily; then random moves, annealed, change one schedule for as long as the effort lasts. Every move
-is evaluated as it is made (`kernels.retention.annealing`), a few microseconds each.
+is evaluated as it is made (`kernels.anneal.annealing`), a few microseconds each.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from planner.analysis.encode import Ints
 from planner.bounds.enumeration import enumeration
 from planner.bounds.peak import peak_lower_bound
 from planner.errors import InfeasibleBudget, TimeLimit
-from planner.kernels.retention.annealing import anneal
-from planner.kernels.retention.layout import BEST_COST, BEST_EXCESS, COST, EXCESS, RANDOM
+from planner.kernels.anneal.annealing import anneal
+from planner.kernels.anneal.state import BEST_COST, BEST_EXCESS, COST, EXCESS, RANDOM
 from planner.problem import Problem, Proposal, Strategy
 from planner.search.cuts import cuts
 from planner.search.eviction import evictions, orders

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from planner.kernels import kernel
-from planner.kernels.retention.memory import add, memory_at, place_run, repack, unplace_run
+from planner.kernels.anneal.liveness import add, memory_at, place_run, repack, unplace_run
 
-from planner.kernels.retention.layout import (  # isort: skip
+from planner.kernels.anneal.state import (  # isort: skip
     ADDED,
     BEST,
     BEST_COST,

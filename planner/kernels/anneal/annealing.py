@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from planner.kernels import kernel
-from planner.kernels.retention.changes import undo
-from planner.kernels.retention.draws import uniform
-from planner.kernels.retention.memory import recount, repack
-from planner.kernels.retention.moves import move_evict, move_remove, move_shift, move_stretch
-from planner.kernels.retention.relief import relieve_once
-from planner.kernels.retention.runs import save
+from planner.kernels.anneal.changes import undo
+from planner.kernels.anneal.draws import uniform
+from planner.kernels.anneal.drops import relieve_once
+from planner.kernels.anneal.liveness import recount, repack
+from planner.kernels.anneal.moves import move_evict, move_remove, move_shift, move_stretch
+from planner.kernels.anneal.runs import save
 
-from planner.kernels.retention.layout import (  # isort: skip
+from planner.kernels.anneal.state import (  # isort: skip
     ABOVE,
     ACCEPTED,
     BEST_COST,

@@ -11,7 +11,7 @@ import numpy as np
 
 from planner.kernels import kernel
 
-from planner.kernels.retention.layout import (  # isort: skip
+from planner.kernels.anneal.state import (  # isort: skip
     ABOVE,
     ADDED,
     BLOCK,

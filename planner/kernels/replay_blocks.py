@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from planner.kernels import kernel
-from planner.kernels.retention.draws import below, uniform
+from planner.kernels.anneal.draws import below, uniform
 
 # Words of a pass: the pass it stands in, or -1 for the program; the row it stands before; which rows it runs again.
 WITHIN, AT, LOW, HIGH = range(4)
@@ -203,7 +203,7 @@ def search(
         hot, cold: temperatures at the start and at the end, in cost.
         passes [3, k, 4]: the state, one to try, and the best.
         words, f: their numbers.
-        s: header of `kernels.retention`, for its random numbers.
+        s: header of `kernels.anneal`, for its random numbers.
     """
     state, trial, best = passes[0], passes[1], passes[2]
     cooling = (cold / hot) ** (1.0 / max(1, moves)) if hot > 0.0 else 1.0

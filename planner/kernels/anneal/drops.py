@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from planner.kernels import kernel
-from planner.kernels.retention.changes import evict
-from planner.kernels.retention.draws import below, uniform
-from planner.kernels.retention.memory import memory_at
-from planner.kernels.retention.runs import first_read, instance
+from planner.kernels.anneal.changes import evict
+from planner.kernels.anneal.draws import below, uniform
+from planner.kernels.anneal.liveness import memory_at
+from planner.kernels.anneal.runs import first_read, instance
 
-from planner.kernels.retention.layout import (  # isort: skip
+from planner.kernels.anneal.state import (  # isort: skip
     ABOVE,
     BLOCK_OF,
     BUDGET,

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from planner.kernels import kernel
-from planner.kernels.retention.changes import evict, pull, push, removable, remove, shift, window_start, window_stop
-from planner.kernels.retention.draws import below, uniform
-from planner.kernels.retention.runs import instance
+from planner.kernels.anneal.changes import evict, pull, push, removable, remove, shift, window_start, window_stop
+from planner.kernels.anneal.draws import below, uniform
+from planner.kernels.anneal.runs import instance
 
-from planner.kernels.retention.layout import (  # isort: skip
+from planner.kernels.anneal.state import (  # isort: skip
     ABOVE,
     END,
     EXCESS,

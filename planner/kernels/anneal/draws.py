@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from planner.kernels import kernel
-from planner.kernels.retention.layout import RANDOM
+from planner.kernels.anneal.state import RANDOM
 
 
 @kernel

@@ -8,7 +8,7 @@ import numpy as np
 
 from planner.kernels import kernel
 
-from planner.kernels.retention.layout import (  # isort: skip
+from planner.kernels.anneal.state import (  # isort: skip
     AFTER,
     AFTER_STOP,
     BYTES,

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from planner.kernels import kernel
-from planner.kernels.retention.draws import uniform
-from planner.kernels.retention.runs import delete, first_read, insert, instance, last_read_between
+from planner.kernels.anneal.draws import uniform
+from planner.kernels.anneal.runs import delete, first_read, insert, instance, last_read_between
 
-from planner.kernels.retention.layout import (  # isort: skip
+from planner.kernels.anneal.state import (  # isort: skip
     AFTER,
     AFTER_STOP,
     BEFORE,
