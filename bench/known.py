@@ -16,8 +16,8 @@ import numpy as np
 
 import planner
 from planner import Graph
-from planner.analysis.encode import Ints
-from planner.analysis.liveness import evaluator_of
+from planner.analysis.arrays import Ints
+from planner.analysis.evaluator import evaluator_of
 from planner.errors import PlanFileError, PlannerError
 from planner.files import write_whole
 from planner.memory import MemoryModel

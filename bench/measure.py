@@ -21,7 +21,7 @@ import planner
 from bench.known import BestKnown
 from bench.results import GraphRow, PeerRow, PlanRow, Row, Seconds
 from planner import zoo
-from planner.analysis.liveness import Evaluator, evaluator_of
+from planner.analysis.evaluator import Evaluator, evaluator_of
 from planner.bounds.certificate import forget
 from planner.memory import MemoryModel, Scope
 from planner.packing import find_allocator

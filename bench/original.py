@@ -11,7 +11,7 @@ import msgspec
 import planner
 from bench.measure import Bench, Clock, Held, OnSubject, Size, fitting, keeping_all, least, plan_row
 from bench.results import GraphRow, PeerRow, PlanRow, Row
-from planner.analysis.liveness import Evaluator
+from planner.analysis.evaluator import Evaluator
 from planner.search import find_strategy
 from planner.search.memonger import planned_sequence, search_thresholds
 

@@ -19,7 +19,7 @@ from bench.known import BestKnown, verdict
 from bench.measure import Bench, Clock, Held, Size, Subject, fitting, infeasible, least, least_of
 from bench.peers import PEERS, Peer, Program, program_of
 from bench.results import PeerRow, PlanRow, Row, Seconds, most_resident_bytes
-from planner.analysis.liveness import evaluator_of
+from planner.analysis.evaluator import evaluator_of
 from planner.bounds.certificate import certified_cost, forget
 from planner.memory import MemoryModel
 from planner.problem import Order

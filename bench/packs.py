@@ -18,9 +18,9 @@ from bench.measure import LEAST, Bench, Clock, OnSubject, Size, least, least_of
 from bench.results import PackRow, PeerRow, Row, Seconds
 from planner.packing import Intervals, Packing, find_allocator, pack
 from planner.packing.arena import PlacementOrder, pack_once
+from planner.packing.buffer_table import read_table
 from planner.packing.intervals import sections_of
 from planner.packing.restarts import turns
-from planner.packing.table import read_table
 from planner.units import Budget
 
 #: Rules that place each buffer once: words for the table, order, and whether in the smallest gap.

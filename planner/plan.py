@@ -22,7 +22,7 @@ from planner.simulator import Trace, simulate
 from planner.units import parse_budget
 
 if TYPE_CHECKING:
-    from planner.executors.arena import Execution
+    from planner.executors.arena_machine import Execution
 
 FORMAT: Final = "planner-plan"
 VERSION: Final = 1
@@ -94,7 +94,7 @@ class Plan:
             ScheduleError: an illegal step.
             VerificationError: overlapping or missing buffers, above the budget, or a claim that is not what was found.
         """
-        from planner.analysis.liveness import evaluator_of
+        from planner.analysis.evaluator import evaluator_of
         from planner.bounds.proofs import lower_bounds
 
         trace = simulate(self.graph, self.schedule, memory=self.memory, allocation=self.allocation)
@@ -175,7 +175,7 @@ class Plan:
     def _verify_packing(self, keep_all: Schedule, kept: Trace) -> None:
         """That what was packed was packed by the allocator named, and keep-all as well."""
         from planner.packing import allocator_names, find_allocator
-        from planner.packing.fit import proves
+        from planner.packing.allocators import proves
 
         claimed = self.report.keep_all.arena_bytes
         if self.allocator is None or self.allocation is None:
@@ -263,7 +263,7 @@ class Plan:
 
     def execute(self, *, scale: int | None = None) -> Execution:
         """Run the plan on real bytes in one arena; every byte must be that of a plain run. See
-        `planner.executors.arena.execute`.
+        `planner.executors.arena_machine.execute`.
 
         Args:
             scale: divide all sizes by it; None: the least power of two that keeps the arena below 256 MiB.
@@ -271,8 +271,8 @@ class Plan:
             VerificationError: names the value whose bytes differ, and the step that damaged it.
             PlannerError: a plan without offsets, or a scale below 1.
         """
-        from planner.executors.arena import execute
-        from planner.executors.layout import automatic_scale
+        from planner.executors.arena_machine import execute
+        from planner.executors.windows import automatic_scale
 
         if self.allocation is None:
             raise PlannerError(

@@ -20,7 +20,7 @@ from typing import Any
 import networkx as nx
 
 from planner import Graph, MemoryModel, Schedule, lower
-from planner.analysis.liveness import Evaluator, evaluator_of
+from planner.analysis.evaluator import Evaluator, evaluator_of
 
 #: What the original counts: everything but what the caller holds.
 MEMORY = MemoryModel(scope="activations")

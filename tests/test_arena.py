@@ -43,9 +43,9 @@ from planner import (
     simulate,
     zoo,
 )
-from planner.executors.arena import execute
-from planner.executors.layout import automatic_scale
+from planner.executors.arena_machine import execute
 from planner.executors.reference import reference
+from planner.executors.windows import automatic_scale
 from planner.packing import allocator_names
 from planner.search import strategy_names
 

@@ -11,8 +11,8 @@ from strategies import digraphs, simple_digraphs
 from test_chen import branching, recurrent
 
 from planner import Graph, MemoryModel, Op, Tensor, lower, zoo
-from planner.analysis.articulation import ForwardPart, forward_part
-from planner.analysis.encode import encode
+from planner.analysis.arrays import encode
+from planner.analysis.candidates import ForwardPart, forward_part
 
 QUICK = settings(suppress_health_check=list(HealthCheck))
 

@@ -19,7 +19,7 @@ from test_laws import PERCENT, budget_of, layered_digraphs
 
 from bench import remat
 from planner import Graph, MemoryModel, Op, Tensor, lower, optimize, simulate, zoo
-from planner.analysis.liveness import evaluator_of
+from planner.analysis.evaluator import evaluator_of
 from planner.bounds.certificate import certified_cost, forget
 from planner.bounds.peak import peak_lower_bound
 from planner.simulator import Trace

@@ -23,7 +23,7 @@ from naive import canonical_steps, least_cost
 from strategies import digraphs
 
 from planner import Graph, InfeasibleBudget, MemoryModel, Problem, lower, optimize, simulate, zoo
-from planner.analysis.encode import encode
+from planner.analysis.arrays import encode
 from planner.kernels import chain_dp as kernels
 from planner.search.chain import chain, recurrence
 from planner.search.trials import Trials

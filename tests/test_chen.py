@@ -30,8 +30,8 @@ from planner import (
     simulate,
     zoo,
 )
-from planner.analysis.articulation import forward_part
-from planner.analysis.encode import encode
+from planner.analysis.arrays import encode
+from planner.analysis.candidates import forward_part
 from planner.search import find_strategy
 from planner.search.chen import _alg3, _appendix_thresholds, chen_budget, chen_sqrt
 

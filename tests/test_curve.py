@@ -43,7 +43,7 @@ from planner import (
 )
 from planner.errors import OutputError, PlanFileError, TimeLimit, UnknownAllocator, UnknownStrategy
 from planner.graph import Graph, Op, Tensor
-from planner.packing.fit import first_fit
+from planner.packing.allocators import first_fit
 from planner.planning.curve import CSV_COLUMNS, SUFFIXES, Point
 from planner.search import auto, strategy_names
 from planner.search.chen import chen_budget, chen_sqrt

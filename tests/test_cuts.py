@@ -18,7 +18,7 @@ from test_laws import PERCENT, budget_of, layered_digraphs
 
 from bench import remat
 from planner import InfeasibleBudget, MemoryModel, Plan, TimeLimit, lower, optimize, simulate
-from planner.analysis.liveness import evaluator_of
+from planner.analysis.evaluator import evaluator_of
 from planner.bounds.certificate import certified_cost
 from planner.problem import Problem
 from planner.search.cuts import cuts

@@ -24,7 +24,7 @@ from test_shortest import LEAST_PEAKS
 
 from bench import remat
 from planner import Graph, InfeasibleBudget, MemoryModel, Op, PlannerError, Tensor, TimeLimit, lower, optimize, simulate
-from planner.analysis.liveness import evaluator_of
+from planner.analysis.evaluator import evaluator_of
 from planner.bounds.shortest import cheapest_schedule
 from planner.bounds.stage_mip import Stages
 from planner.bounds.states import compile_program

@@ -19,9 +19,9 @@ from naive import lower_bound, overlaps
 from planner import Buffer
 from planner.kernels.packing_search import EXHAUSTED, PACKED
 from planner.packing import Intervals, Packing, pack
+from planner.packing.buffer_table import read_table
 from planner.packing.intervals import sections_of
 from planner.packing.restarts import Descent, turns
-from planner.packing.table import read_table
 
 QUICK = settings(suppress_health_check=list(HealthCheck))
 Row = tuple[int, int, int, int, int]  # bytes, start, end, alignment, fixed offset or -1

@@ -18,7 +18,7 @@ from strategies import digraphs, memory_models, op_sequences, schedules
 from test_laws import layered_digraphs
 
 from planner import Graph, MemoryModel, lower
-from planner.analysis.encode import encode
+from planner.analysis.arrays import encode
 from planner.bounds.cut import Instant, first_run, storages
 from planner.kernels import flow, unroll
 from planner.schedule import Compute

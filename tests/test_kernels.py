@@ -20,8 +20,8 @@ from strategies import digraphs, memory_models, op_sequences, schedules
 
 import planner
 from planner import Graph, InfeasibleBudget, MemoryModel, Op, ScheduleError, Tensor, lower, optimize, simulate
-from planner.analysis.encode import encode
-from planner.analysis.liveness import Evaluator
+from planner.analysis.arrays import encode
+from planner.analysis.evaluator import Evaluator
 from planner.kernels import packing_search as canonical
 from planner.kernels import placement as fit
 from planner.kernels import replay, segments

@@ -15,8 +15,8 @@ from programs import op, steps
 from strategies import broken_schedules, digraphs, memory_models, op_sequences
 
 from planner import Graph, GraphError, MemoryModel, ScheduleError, lower, simulate
-from planner.analysis.encode import BACKWARD, FORWARD, encode
-from planner.analysis.liveness import Evaluator, evaluator_of
+from planner.analysis.arrays import BACKWARD, FORWARD, encode
+from planner.analysis.evaluator import Evaluator, evaluator_of
 
 QUICK = settings(suppress_health_check=list(HealthCheck))
 

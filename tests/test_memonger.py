@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from planner import Graph, InfeasibleBudget, MemoryModel, Problem, lower, optimize, zoo
-from planner.analysis.liveness import Evaluator, evaluator_of
+from planner.analysis.evaluator import Evaluator, evaluator_of
 from planner.search.memonger import Trial, memonger, planned_sequence, search_thresholds
 
 ACTIVATIONS = MemoryModel("activations")

@@ -24,7 +24,7 @@ from strategies import digraphs, memory_models
 from test_kernels import loose_schedules
 
 from planner import Graph, MemoryModel, Op, PlannerError, ScheduleError, Tensor, lower, simulate
-from planner.analysis.liveness import Evaluator
+from planner.analysis.evaluator import Evaluator
 from planner.kernels import block_sharing as kernels
 from planner.packing.nnvm import Sharing, fold_additions, nnvm, share_blocks
 from planner.schedule import Compute, Free, Schedule

@@ -9,7 +9,7 @@ import pytest
 
 from planner import zoo
 from planner.lowering.schema import lower
-from planner.zoo.options import Option, options_of
+from planner.zoo.model_options import Option, options_of
 
 
 @pytest.mark.parametrize("name", zoo.MODELS)

@@ -28,9 +28,9 @@ from programs import op, steps
 from test_cli import error_lines
 
 from planner import Allocation, Graph, PlanFileError, VerificationError, allocate, simulate
-from planner.executors.arena import execute
+from planner.executors.arena_machine import execute
 from planner.packing import allocator_names, pack
-from planner.packing.table import Table, read_table
+from planner.packing.buffer_table import Table, read_table
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 ALLOCATORS = allocator_names()

@@ -20,7 +20,7 @@ from test_retention import chain_cost
 from bench import remat
 from bench.generators import layered
 from planner import Graph, MemoryModel, lower, simulate
-from planner.analysis.liveness import Evaluator
+from planner.analysis.evaluator import Evaluator
 from planner.kernels import replay_blocks as kernel
 from planner.problem import Problem
 from planner.search.eviction import evictions, orders

@@ -21,7 +21,7 @@ from strategies import digraphs, memory_models, simple_digraphs
 from test_laws import layered_digraphs
 
 from planner import Graph, InfeasibleBudget, MemoryModel, TimeLimit, lower, simulate
-from planner.analysis.liveness import Evaluator
+from planner.analysis.evaluator import Evaluator
 from planner.kernels.anneal import annealing, changes, draws, moves, orders, runs
 from planner.kernels.anneal import drops as relief
 from planner.kernels.anneal import liveness as memory

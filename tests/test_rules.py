@@ -42,8 +42,8 @@ from planner import (
     simulate,
     zoo,
 )
-from planner.analysis.encode import encode
-from planner.analysis.liveness import Evaluator
+from planner.analysis.arrays import encode
+from planner.analysis.evaluator import Evaluator
 from planner.kernels.mark_rerun import mirror, read_runs
 from planner.policy import rule_list, rules_of
 from planner.policy.check import check_obeyed, forward_ops

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from planner import Graph, MemoryModel, Schedule, allocate, simulate, zoo
-from planner.analysis.liveness import evaluator_of
+from planner.analysis.evaluator import evaluator_of
 from planner.errors import GraphError
 from planner.lowering.schema import lower
 from planner.packing.nnvm import nnvm

@@ -27,9 +27,9 @@ from rich.table import Table
 from rich.text import Text
 
 from planner import Graph, MemoryModel, lower, optimize, zoo
-from planner.analysis.articulation import forward_part
-from planner.analysis.encode import Ints
-from planner.analysis.liveness import Evaluator
+from planner.analysis.arrays import Ints
+from planner.analysis.candidates import forward_part
+from planner.analysis.evaluator import Evaluator
 from planner.files import write_whole
 from planner.kernels.segments import recompute
 from planner.packing.nnvm import MATCH_RANGE, share_blocks

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.analysis.encode import Arrays, Floats, Ints
+from planner.analysis.arrays import Arrays, Floats, Ints
 from planner.analysis.stages import Stages
 from planner.kernels import chain_dp as kernels
 from planner.kernels.replay import replay

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.analysis.articulation import ForwardPart
-from planner.analysis.encode import Arrays, Flags, Ints
+from planner.analysis.arrays import Arrays, Flags, Ints
+from planner.analysis.candidates import ForwardPart
 
 
 class Stages(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from planner.analysis.encode import BACKWARD, Ints
+from planner.analysis.arrays import BACKWARD, Ints
 from planner.bounds.chain_of_cuts import Series
 from planner.bounds.choose_cuts import proven_in_series
 from planner.bounds.cut import Storages, first_run, storages_of

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from planner.analysis.encode import Flags
+from planner.analysis.arrays import Flags
 from planner.bounds.cut import Cut, Instant, Storages
 from planner.bounds.lagrange import best_price
 from planner.kernels.flow import ancestors, descendants

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from planner.analysis.encode import Flags, Ints
+from planner.analysis.arrays import Flags, Ints
 from planner.bounds.chain_of_cuts import Facts, Series
 from planner.bounds.cut import Storages
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.analysis.encode import Arrays, Flags, Ints
-from planner.analysis.liveness import evaluator_of
+from planner.analysis.arrays import Arrays, Flags, Ints
+from planner.analysis.evaluator import evaluator_of
 from planner.graph import Graph
 from planner.kernels.flow import UNBOUNDED, ancestors, descendants, holders, needs, network, push, working_sets
 from planner.memory import MemoryModel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from planner.analysis.liveness import evaluator_of
+from planner.analysis.evaluator import evaluator_of
 from planner.bounds.peak import infeasible
 from planner.bounds.shortest import Answer, cheapest_schedule, least_peak_schedule
 from planner.problem import Problem, Proposal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from planner.analysis.encode import resident_bytes
+from planner.analysis.arrays import resident_bytes
 from planner.errors import InfeasibleBudget
 from planner.graph import Graph, Op
 from planner.memory import MemoryModel

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from planner.analysis.liveness import evaluator_of
+from planner.analysis.evaluator import evaluator_of
 from planner.bounds.certificate import certified_cost
 from planner.bounds.enumeration import enumerated
 from planner.bounds.peak import peak_lower_bound

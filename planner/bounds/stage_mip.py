@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from planner.analysis.encode import Floats, Ints
+from planner.analysis.arrays import Floats, Ints
 from planner.bounds.states import Program, compile_program
 from planner.errors import PlannerError
 from planner.graph import Graph

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, combinations
 from typing import NamedTuple
 
-from planner.analysis.encode import resident_bytes
+from planner.analysis.arrays import resident_bytes
 from planner.graph import Graph, Op
 from planner.memory import MemoryModel
 

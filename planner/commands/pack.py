@@ -60,7 +60,7 @@ def pack(
     regions = [_region(text) for text in reserved]
     from planner.files import write_whole
     from planner.packing import pack as find_packing
-    from planner.packing.table import read_table
+    from planner.packing.buffer_table import read_table
 
     table = read_table(buffers, reserved=regions)
     deadline = None if time_limit is None else time.monotonic() + time_limit

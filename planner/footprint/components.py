@@ -9,8 +9,8 @@ from typing import Final, final
 import msgspec
 import numpy as np
 
-from planner.analysis.encode import FORWARD, Ints
-from planner.analysis.liveness import Evaluator, Liveness
+from planner.analysis.arrays import FORWARD, Ints
+from planner.analysis.evaluator import Evaluator, Liveness
 from planner.bounds.peak import PeakBound, peak_lower_bound
 from planner.errors import GraphError, PlannerError, VerificationError
 from planner.footprint.roles import COMPONENTS as COMPONENTS

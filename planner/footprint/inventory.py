@@ -6,7 +6,7 @@ from typing import Any, Optional
 
 import msgspec
 
-from planner.analysis.liveness import evaluator_of
+from planner.analysis.evaluator import evaluator_of
 from planner.bounds.peak import peak_lower_bound
 from planner.footprint.modules import saved_readers
 from planner.graph import Graph

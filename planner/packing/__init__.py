@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from planner.errors import UnknownAllocator
 from planner.names import named
+from planner.packing.allocators import auto, best_fit, exact, first_fit
 from planner.packing.arena import Packing, pack
-from planner.packing.fit import auto, best_fit, exact, first_fit
 from planner.packing.intervals import Intervals
 from planner.packing.nnvm import nnvm
 from planner.problem import Allocator

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from planner.analysis.encode import Ints
+from planner.analysis.arrays import Ints
 from planner.kernels.packing_search import EXHAUSTED, PACKED, PAUSED
 from planner.kernels.placement import place
 from planner.packing.intervals import Intervals, sections_of

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.analysis.encode import Ints
+from planner.analysis.arrays import Ints
 
 
 class Intervals(NamedTuple):

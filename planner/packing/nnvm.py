@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from planner.analysis.encode import Ints
-from planner.analysis.liveness import Evaluator, evaluator_of
+from planner.analysis.arrays import Ints
+from planner.analysis.evaluator import Evaluator, evaluator_of
 from planner.errors import PlannerError, ScheduleError
 from planner.graph import Graph
 from planner.kernels.block_sharing import colour_paths, count_uses, share

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from planner.analysis.encode import Ints
+from planner.analysis.arrays import Ints
 from planner.kernels.packing_search import AGENDA, CROWDED, FRAME, STATE, descend
 from planner.packing.intervals import Sections
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from planner.analysis.liveness import evaluator_of
+from planner.analysis.evaluator import evaluator_of
 from planner.bounds.peak import infeasible
 from planner.bounds.proofs import lower_bounds
 from planner.errors import InfeasibleBudget, ScheduleError, TimeLimit

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from planner.analysis.encode import Flags, Ints
-from planner.analysis.liveness import Evaluator
+from planner.analysis.arrays import Flags, Ints
+from planner.analysis.evaluator import Evaluator
 from planner.kernels.mark_rerun import mirror, read_runs
 from planner.policy.check import forward_ops
 

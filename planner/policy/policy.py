@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from planner.analysis.encode import Ints
-from planner.analysis.liveness import evaluator_of
+from planner.analysis.arrays import Ints
+from planner.analysis.evaluator import evaluator_of
 from planner.errors import InfeasibleBudget, TimeLimit
 from planner.graph import Graph, Op
 from planner.memory import MemoryModel

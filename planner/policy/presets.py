@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from planner.analysis.articulation import ForwardPart
-from planner.analysis.liveness import Evaluator
+from planner.analysis.candidates import ForwardPart
+from planner.analysis.evaluator import Evaluator
 from planner.errors import PlannerError
 from planner.graph import Graph, Op
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from planner.analysis.liveness import evaluator_of
+from planner.analysis.evaluator import evaluator_of
 from planner.errors import PlannerError, ScheduleError
 from planner.graph import Graph, Op
 from planner.memory import MemoryModel

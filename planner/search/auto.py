@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
-from planner.analysis.encode import BACKWARD
-from planner.analysis.liveness import evaluator_of
+from planner.analysis.arrays import BACKWARD
+from planner.analysis.evaluator import evaluator_of
 from planner.bounds.certificate import certified_cost
 from planner.bounds.enumeration import enumeration
 from planner.errors import InfeasibleBudget, TimeLimit

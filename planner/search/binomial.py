@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from planner.analysis.encode import Ints
+from planner.analysis.arrays import Ints
 from planner.analysis.stages import Stages, chain_stages
 from planner.kernels.chain_dp import binomial_table
 from planner.problem import Problem, Proposal

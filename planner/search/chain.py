@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from planner.analysis.actions import Actions, measure
-from planner.analysis.encode import Floats, Ints
+from planner.analysis.arrays import Floats, Ints
 from planner.analysis.stages import Stages, chain_stages
 from planner.kernels import chain_dp as kernels
 from planner.problem import Problem, Proposal

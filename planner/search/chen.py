@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from planner.analysis.articulation import ForwardPart
-from planner.analysis.encode import Floats, Ints
+from planner.analysis.arrays import Floats, Ints
+from planner.analysis.candidates import ForwardPart
 from planner.kernels.segments import recompute, threshold_cuts
 from planner.problem import Problem, Proposal
 from planner.search.trials import Candidate, Trials

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from planner.analysis.encode import BACKWARD, Flags, Ints
+from planner.analysis.arrays import BACKWARD, Flags, Ints
 from planner.bounds.certificate import certified_cost
 from planner.bounds.cut import Instant, Storages, storages_of
 from planner.errors import PlannerError

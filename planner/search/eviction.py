@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from planner.analysis.encode import Ints
+from planner.analysis.arrays import Ints
 from planner.kernels.anneal.drops import relieve
 from planner.kernels.anneal.orders import order_by_memory
 from planner.kernels.anneal.state import EXCESS

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from planner.analysis.encode import Ints
+from planner.analysis.arrays import Ints
 from planner.bounds.certificate import certified_cost
 from planner.bounds.peak import peak_lower_bound
 from planner.bounds.shortest import MOST_STATES, Answer, cheapest_schedule, least_peak_schedule

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.analysis.encode import Arrays, Flags, Floats, Ints
+from planner.analysis.arrays import Arrays, Flags, Floats, Ints
 from planner.kernels.anneal.runs import load, save
 from planner.kernels.anneal.state import BEST, BEST_LENGTH, COSTS, RANDOM, build
 

@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from planner.analysis.articulation import ForwardPart
-from planner.analysis.encode import Flags, Ints
-from planner.analysis.liveness import Evaluator
+from planner.analysis.arrays import Flags, Ints
+from planner.analysis.candidates import ForwardPart
+from planner.analysis.evaluator import Evaluator
 from planner.graph import Graph
 from planner.kernels.segments import recompute
 from planner.packing.nnvm import MATCH_RANGE, share_blocks

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from planner.analysis.encode import Flags, Ints
+from planner.analysis.arrays import Flags, Ints
 from planner.kernels.replay_blocks import (
     BEST_COST,
     BEST_COUNT,

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.analysis.articulation import ForwardPart
-from planner.analysis.encode import Arrays, Flags, Ints
+from planner.analysis.arrays import Arrays, Flags, Ints
+from planner.analysis.candidates import ForwardPart
 from planner.problem import Problem, Proposal
 from planner.search.trials import Candidate, Trials
 

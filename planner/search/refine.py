@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from planner.analysis.encode import Ints
+from planner.analysis.arrays import Ints
 from planner.bounds.peak import peak_lower_bound
 from planner.search.relief import Relief
 from planner.search.trials import Candidate, Trials

@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from planner.analysis.encode import UPDATE, Arrays, Flags, Ints
-from planner.analysis.liveness import Evaluator
+from planner.analysis.arrays import UPDATE, Arrays, Flags, Ints
+from planner.analysis.evaluator import Evaluator
 from planner.bounds.cut import Instant, Storages, storages
 from planner.kernels.replay import replay
 from planner.kernels.segments import recompute

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
-from planner.analysis.encode import Ints
-from planner.analysis.liveness import Evaluator, evaluator_of
+from planner.analysis.arrays import Ints
+from planner.analysis.evaluator import Evaluator, evaluator_of
 from planner.bounds.peak import infeasible
 from planner.errors import TimeLimit
 from planner.problem import Problem, Proposal

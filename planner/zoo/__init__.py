@@ -13,12 +13,12 @@ from typing import Any, Final, final
 import networkx as nx
 
 from planner.errors import GraphError
-from planner.zoo.chain import chain
+from planner.zoo.chains import chain
 from planner.zoo.densenet import DENSENET_BLOCKS, densenet
 from planner.zoo.lstm import lstm
 from planner.zoo.mlp import mlp
+from planner.zoo.model_options import Option, options_of
 from planner.zoo.mxnet import inception_bn, mxnet_lstm, mxnet_resnet
-from planner.zoo.options import Option, options_of
 from planner.zoo.resnet import STAGES, resnet
 from planner.zoo.squeezenet import squeezenet
 from planner.zoo.transformer import gpt, vit

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.analysis.encode import BACKWARD, FORWARD, LOSS, UPDATE, Arrays, Encoded, Flags, Ints
+from planner.analysis.arrays import BACKWARD, FORWARD, LOSS, UPDATE, Arrays, Encoded, Flags, Ints
 from planner.graph import Graph
 
 

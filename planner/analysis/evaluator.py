@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.analysis.articulation import ForwardPart, forward_part
-from planner.analysis.encode import Encoded, Ints, encode
+from planner.analysis.arrays import Encoded, Ints, encode
+from planner.analysis.candidates import ForwardPart, forward_part
 from planner.errors import ScheduleError
 from planner.graph import Graph
 from planner.kernels.replay import canonical_frees, replay

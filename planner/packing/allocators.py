@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.analysis.liveness import evaluator_of
+from planner.analysis.evaluator import evaluator_of
 from planner.graph import Graph
 from planner.memory import Allocation, Buffer, MemoryModel
 from planner.packing.arena import Packing, PlacementOrder, pack, pack_once

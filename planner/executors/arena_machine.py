@@ -19,9 +19,9 @@ import numpy as np
 
 from planner.errors import PlannerError, VerificationError
 from planner.executors.inplace import freed_after, inplace_pairs
-from planner.executors.layout import Instance, Layout, Storage
 from planner.executors.mixing import Bytes, Mixer, identical, random_words
 from planner.executors.reference import Content, reference
+from planner.executors.windows import Instance, Layout, Storage
 from planner.graph import Graph, Op
 from planner.memory import Allocation
 from planner.schedule import Compute, Schedule, Step
