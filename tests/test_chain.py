@@ -26,7 +26,7 @@ from planner import Graph, InfeasibleBudget, MemoryModel, Problem, lower, optimi
 from planner.analysis.arrays import encode
 from planner.kernels import chain_dp as kernels
 from planner.search.chain import chain, recurrence
-from planner.search.trials import Trials
+from planner.search.incumbent import Trials
 
 PLAIN = MemoryModel()
 QUICK = settings(max_examples=settings().max_examples // 2, suppress_health_check=list(HealthCheck))

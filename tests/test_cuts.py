@@ -22,8 +22,8 @@ from planner.analysis.evaluator import evaluator_of
 from planner.bounds.certificate import certified_cost
 from planner.problem import Problem
 from planner.search.cuts import cuts
-from planner.search.refine import reruns
-from planner.search.relief import Relief
+from planner.search.evict import Relief
+from planner.search.repair import reruns
 
 SOME = settings(max_examples=settings().max_examples // 2, suppress_health_check=list(HealthCheck))
 
@@ -201,12 +201,12 @@ def test_the_same_seed_gives_the_same_plan_and_a_deadline_is_kept() -> None:
 
 
 def test_interrupting_keeps_the_best_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    from planner.search import refine
+    from planner.search import repair as refine
 
     def interrupted(*_args: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(refine.Refinement, "thin", interrupted)
-    monkeypatch.setattr("planner.search.trials.Trials.stop", lambda self: self.cut_short)
+    monkeypatch.setattr("planner.search.incumbent.Trials.stop", lambda self: self.cut_short)
     proposal = cuts(Problem(lower(cases.CASES["C2"].digraph()), 232))
     assert proposal.cut_short

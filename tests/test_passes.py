@@ -23,10 +23,10 @@ from planner import Graph, MemoryModel, lower, simulate
 from planner.analysis.evaluator import Evaluator
 from planner.kernels import replay_blocks as kernel
 from planner.problem import Problem
-from planner.search.eviction import evictions, orders
+from planner.search.anneal import retention
+from planner.search.block_replay import passes, repeatable
+from planner.search.greedy import evictions, orders
 from planner.search.lifetimes import State, model_of
-from planner.search.passes import passes, repeatable
-from planner.search.retention import retention
 
 QUICK = settings(suppress_health_check=list(HealthCheck))
 Pass = tuple[int, int, int, int]

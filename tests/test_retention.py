@@ -27,8 +27,8 @@ from planner.kernels.anneal import drops as relief
 from planner.kernels.anneal import liveness as memory
 from planner.kernels.anneal import state as layout
 from planner.problem import Problem, Proposal
+from planner.search.anneal import retention
 from planner.search.lifetimes import State, model_of
-from planner.search.retention import retention
 
 QUICK = settings(suppress_health_check=list(HealthCheck))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from planner.errors import UnknownStrategy
 from planner.names import named
 from planner.problem import Strategy
+from planner.search.anneal import retention
 from planner.search.auto import auto
 from planner.search.binomial import binomial
 from planner.search.chain import chain
@@ -13,7 +14,6 @@ from planner.search.cuts import cuts
 from planner.search.exact import exact
 from planner.search.memonger import memonger
 from planner.search.recursive import recursive
-from planner.search.retention import retention
 
 _STRATEGIES: dict[str, Strategy] = {
     "auto": auto,

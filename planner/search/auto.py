@@ -14,13 +14,13 @@ from planner.bounds.certificate import certified_cost
 from planner.bounds.enumeration import enumeration
 from planner.errors import InfeasibleBudget, TimeLimit
 from planner.problem import Problem, Proposal, Strategy
+from planner.search.anneal import retention
 from planner.search.chain import chain
 from planner.search.chen import chen_budget, chen_sqrt
 from planner.search.cuts import cuts
+from planner.search.incumbent import Trials
 from planner.search.memonger import memonger
 from planner.search.recursive import recursive
-from planner.search.retention import retention
-from planner.search.trials import Trials
 
 #: Graphs of more ops are annealed only where nothing else finds a plan.
 ANNEALED_OPS: Final = 2500

@@ -16,7 +16,7 @@ from planner.analysis.arrays import Ints
 from planner.analysis.stages import Stages, chain_stages
 from planner.kernels.chain_dp import binomial_table
 from planner.problem import Problem, Proposal
-from planner.search.trials import Candidate, Trials
+from planner.search.incumbent import Candidate, Trials
 
 _TABLE: Final = 1 << 20  # entries of a table of steps and slots
 

@@ -19,7 +19,7 @@ from planner.analysis.arrays import Floats, Ints
 from planner.analysis.stages import Stages, chain_stages
 from planner.kernels import chain_dp as kernels
 from planner.problem import Problem, Proposal
-from planner.search.trials import Candidate, Trials
+from planner.search.incumbent import Candidate, Trials
 
 _CUTS: Final = 1_500_000  # looked at, over all stretches, at effort 1
 _CUTS_APART: Final = 150_000  # the same, for the finest partition of the backward ops

@@ -15,7 +15,7 @@ from planner.analysis.arrays import Floats, Ints
 from planner.analysis.candidates import ForwardPart
 from planner.kernels.segments import recompute, threshold_cuts
 from planner.problem import Problem, Proposal
-from planner.search.trials import Candidate, Trials
+from planner.search.incumbent import Candidate, Trials
 
 Cuts = tuple[int, ...]
 _MOST_CROSSING: Final = 16

@@ -18,10 +18,10 @@ from planner.bounds.cut import Instant, Storages, storages_of
 from planner.errors import PlannerError
 from planner.kernels.segments import recompute, threshold_cuts
 from planner.problem import Problem, Proposal
+from planner.search.evict import touches_updated
+from planner.search.incumbent import Candidate, Trials
 from planner.search.recursive import recursive
-from planner.search.refine import Refinement
-from planner.search.relief import touches_updated
-from planner.search.trials import Candidate, Trials
+from planner.search.repair import Refinement
 
 _CUTS: Final = 12  # over the price, for one set of checkpoints
 _FINER: Final = 12  # more of them, around the budget

@@ -20,9 +20,9 @@ from planner.errors import InfeasibleBudget, TimeLimit
 from planner.graph import Graph
 from planner.problem import Problem, Proposal
 from planner.schedule import Schedule
+from planner.search.anneal import retention
 from planner.search.cuts import cuts
-from planner.search.retention import retention
-from planner.search.trials import Trials
+from planner.search.incumbent import Trials
 from planner.units import format_bytes
 
 _SMALL: Final = 20  # ops; a state of more takes longer, so fewer are looked at

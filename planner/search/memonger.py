@@ -17,7 +17,7 @@ from planner.graph import Graph
 from planner.kernels.segments import recompute
 from planner.packing.nnvm import MATCH_RANGE, share_blocks
 from planner.problem import Problem, Proposal
-from planner.search.trials import Trials
+from planner.search.incumbent import Trials
 from planner.units import MAX_BYTES
 
 GUESSES: Final = 3

@@ -15,7 +15,7 @@ import numpy as np
 from planner.analysis.arrays import Arrays, Flags, Ints
 from planner.analysis.candidates import ForwardPart
 from planner.problem import Problem, Proposal
-from planner.search.trials import Candidate, Trials
+from planner.search.incumbent import Candidate, Trials
 
 
 class _Units(NamedTuple):

@@ -11,8 +11,8 @@ import numpy as np
 
 from planner.analysis.arrays import Ints
 from planner.bounds.peak import peak_lower_bound
-from planner.search.relief import Relief
-from planner.search.trials import Candidate, Trials
+from planner.search.evict import Relief
+from planner.search.incumbent import Candidate, Trials
 
 _REPAIRS: Final = 40  # peaks relieved in one sequence
 _PATIENCE: Final = 6  # moves without gain, by rerun

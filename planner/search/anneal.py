@@ -19,12 +19,12 @@ from planner.errors import InfeasibleBudget, TimeLimit
 from planner.kernels.anneal.annealing import anneal
 from planner.kernels.anneal.state import BEST_COST, BEST_EXCESS, COST, EXCESS, RANDOM
 from planner.problem import Problem, Proposal, Strategy
+from planner.search.block_replay import passes
 from planner.search.cuts import cuts
-from planner.search.eviction import evictions, orders
+from planner.search.greedy import evictions, orders
+from planner.search.incumbent import Candidate, Trials
 from planner.search.lifetimes import State, model_of
-from planner.search.passes import passes
 from planner.search.recursive import recursive
-from planner.search.trials import Candidate, Trials
 
 _HUNT: Final = 4  # times more moves, until something fits
 _HOT: Final = 0.02  # temperature at the start of a cycle, of the overhead there is
