@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from planner import cli
+from planner.cli import main as cli
 
 ABSENT = "shared files absent"
 _SLOW_BUILDERS = [HealthCheck.too_slow, HealthCheck.data_too_large]

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from conftest import Answer
 
 import planner
-from planner import cli
+from planner.cli import main as cli
 from planner.lowering.read import read_graph
 from planner.names import ALLOCATORS, STRATEGIES, printable
 
@@ -222,7 +222,7 @@ def test_an_interrupt_that_a_compiler_swallows_and_fails_of_is_an_interrupt() ->
             raise RuntimeError("no compiled object")
         planner.api.optimize = compile
         sys.argv = ["planner", "optimize", "chain:8"]
-        from planner.cli import main
+        from planner.cli.main import main
         main()
     """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -544,7 +544,7 @@ def test_help_lists_every_strategy_and_allocator_that_comes_with_the_package() -
 
 def test_help_and_version_answer_without_heavy_imports() -> None:
     code = (
-        "import sys; sys.argv = ['planner', '--help']\nfrom planner.cli import main\ntry: main()\nexcept"
+        "import sys; sys.argv = ['planner', '--help']\nfrom planner.cli.main import main\ntry: main()\nexcept"
         " SystemExit: pass\n"
     )
     code += "print(sorted({'numpy', 'numba', 'networkx', 'msgspec', 'rich'} & set(sys.modules)))"

@@ -18,7 +18,8 @@ from naive import keep_all
 from strategies import digraphs, memory_models
 
 import planner
-from planner import cli, zoo
+from planner import zoo
+from planner.cli import main as cli
 from planner.errors import GraphError, PlannerError, UnitError
 from planner.footprint.components import COMPONENTS
 from planner.footprint.estimate import DEVICE_BYTES, Footprint, device_bytes, estimate, largest_batch, rule_of_thumb

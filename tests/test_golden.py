@@ -24,7 +24,8 @@ from programs import elements
 from test_zoo_mxnet import internal_bytes
 
 import planner
-from planner import cli, zoo
+from planner import zoo
+from planner.cli import main as cli
 from planner.footprint.estimate import DEVICE_BYTES, estimate, rule_of_thumb
 from planner.memory import MemoryModel
 from planner.packing.nnvm import nnvm

@@ -18,13 +18,13 @@ from conftest import Answer
 from rich.console import Console
 
 from planner import zoo
+from planner.cli import tables
 from planner.footprint.inventory import take_inventory
 from planner.footprint.modules import Breakdown, Row, break_down
 from planner.lowering.onnx.importer import from_onnx
 from planner.lowering.schema import lower
 from planner.memory import MemoryModel
 from planner.names import scoped
-from planner.views import tables
 
 GRAPHS: dict[str, Callable[[], nx.DiGraph]] = {
     "resnet": lambda: zoo.resnet((2, 1), batch=2, image=64, optimizer="adam"),

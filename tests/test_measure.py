@@ -252,7 +252,7 @@ def test_what_cannot_be_measured_is_one_line(tmp_path: Path, arguments: list[str
 def test_without_psutil_the_extra_is_named() -> None:
     code = (
         "import sys; sys.modules['psutil'] = None; sys.argv = ['planner', 'measure', '--', 'true']\nfrom"
-        " planner.cli import main\nmain()"
+        " planner.cli.main import main\nmain()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
@@ -261,7 +261,7 @@ def test_without_psutil_the_extra_is_named() -> None:
 
 def test_help_imports_no_psutil() -> None:
     code = (
-        "import sys; sys.argv = ['planner', 'measure', '--help']\nfrom planner.cli import main\ntry:"
+        "import sys; sys.argv = ['planner', 'measure', '--help']\nfrom planner.cli.main import main\ntry:"
         " main()\nexcept SystemExit: pass\n"
     )
     code += "print(sorted({'numpy', 'numba', 'networkx', 'psutil', 'msgspec', 'rich'} & set(sys.modules)))"

@@ -14,7 +14,7 @@ from naive import keep_all
 from test_onnx import GEMM, manifest, model, saved_at, weights
 
 from planner.api import optimize
-from planner.cli import cli
+from planner.cli.main import cli
 from planner.errors import GraphError
 from planner.lowering.differentiate import differentiate
 from planner.lowering.onnx.importer import from_onnx

@@ -553,12 +553,11 @@ def test_what_the_rules_pack_does_not_wait_for_the_search_to_be_compiled(tmp_pat
         [*COMMAND, str(table)], check=True, capture_output=True, env={**os.environ, "NUMBA_CACHE_DIR": str(cache)}
     )
     compiled = {path.name.split("-")[0] for path in cache.rglob("*.nbi")}
-    assert "fit.place" in compiled
-    assert not any("canonical" in name for name in compiled)
+    assert "placement.place" in compiled
+    assert not any("packing_search" in name for name in compiled)
 
 
-# ------------------------------------------------------------------------------------------------ the true problem,
-# from graphs
+# ------------------------------------------------------------------------------- the true problem, from graphs
 
 #: In-place through a chain, a view at an inner offset that outlives its base, and workspace of one step.
 ALIASED = Graph(

@@ -934,7 +934,7 @@ def test_progress_is_shown_on_a_terminal_only(run: Callable[..., Answer], monkey
     assert run("optimize", "chain:12", "--budget", "60%").err == ""
     import rich.console
 
-    from planner.views import progress as view
+    from planner.cli import progress as view
 
     shown = []
     monkeypatch.setattr(view, "standing_line", lambda standing: shown.append(standing) or "")

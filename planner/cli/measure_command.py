@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from planner import errors
-from planner.arguments import prediction_of
-from planner.commands.options import GRAPH, JSON, OUTPUT, STEP, options_of, written
-from planner.console import check_output, exit_code, print_json, print_lines, say, shown
-from planner.views.progress import spinner
+from planner.cli.arguments import prediction_of
+from planner.cli.console import check_output, exit_code, print_json, print_lines, say, shown
+from planner.cli.options import GRAPH, JSON, OUTPUT, STEP, options_of, written
+from planner.cli.progress import spinner
 
 MEASURE_HELP = (
     "Exit code: that of COMMAND, 128 + N if signal N ended it; 2 or 3 with an error line if it never started, or"
@@ -58,9 +58,9 @@ def measure(
     given = written(options)
     if against is None and (given or baseline):
         raise click.UsageError(f"--{(given or ['baseline'])[0]} is for --against; give both")
+    from planner.cli import measurement_text as view
     from planner.footprint.calibration import read_baseline
     from planner.footprint.measure import measure as run_measured
-    from planner.views import measure as view
 
     baseline_bytes, its_kind = (0, None) if baseline is None else read_baseline(baseline)
     if its_kind is not None and kind not in (None, its_kind):

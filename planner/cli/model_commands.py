@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from planner import errors
-from planner.arguments import ELSEWHERE, graph_of, memory_of, program_of, step_of
-from planner.commands.options import GRAPH, GRAPH_HELP, JSON, MEMORY, OUTPUT, STEP, options_of, written
-from planner.console import check_output, print_json, print_lines, printing, say, shown
-from planner.views.progress import spinner
+from planner.cli.arguments import ELSEWHERE, graph_of, memory_of, program_of, step_of
+from planner.cli.console import check_output, print_json, print_lines, printing, say, shown
+from planner.cli.options import GRAPH, GRAPH_HELP, JSON, MEMORY, OUTPUT, STEP, options_of, written
+from planner.cli.progress import spinner
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -154,7 +154,7 @@ def inspect(
     if as_json:
         print_json("planner-inventory", {"inventory": inventory, "breakdown": found})
     else:
-        from planner.views.tables import print_breakdown, print_inventory
+        from planner.cli.tables import print_breakdown, print_inventory
 
         with printing():
             print_breakdown(found, by=by, depth=depth, limit=limit, sort=sort)
@@ -184,7 +184,7 @@ def zoo(model: str | None, output: str | None, force: bool, as_json: bool, **opt
         print_json("planner-models", {"models": [dict(zip(columns, row, strict=True)) for row in rows]})
         return
     if model is None:
-        from planner.views.tables import print_models
+        from planner.cli.tables import print_models
 
         with printing():
             print_models(

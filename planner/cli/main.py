@@ -13,11 +13,11 @@ from types import FrameType
 import click
 
 from planner import errors
-from planner.commands.measure import measure
-from planner.commands.models import estimate, inspect, zoo
-from planner.commands.pack import pack
-from planner.commands.plans import curve, optimize, simulate, verify
-from planner.console import exit_code, fail, silence
+from planner.cli.console import exit_code, fail, silence
+from planner.cli.measure_command import measure
+from planner.cli.model_commands import estimate, inspect, zoo
+from planner.cli.pack_command import pack
+from planner.cli.plan_commands import curve, optimize, simulate, verify
 
 EXIT_HELP = (
     "Exit codes: 0 fits, 1 internal error, 2 usage, 3 unreadable graph or plan, 4 infeasible, 5 time limit, "
@@ -91,7 +91,3 @@ def _noted_interrupts() -> list[int]:
         with suppress(ValueError):  # not in the main thread, where none arrives
             signal.signal(signal.SIGINT, heard)
     return interrupts
-
-
-if __name__ == "__main__":
-    main()

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from planner.arguments import MOST_DIGITS, memory_of, program_of
-from planner.commands.options import FORCE, GRAPH, GRAPH_HELP, JSON, MEMORY, OUTPUT, SEARCH, STRATEGY_NAMES, options_of
-from planner.console import check_output, exit_code, print_json, print_lines, printing, say, shown
+from planner.cli.arguments import MOST_DIGITS, memory_of, program_of
+from planner.cli.console import check_output, exit_code, print_json, print_lines, printing, say, shown
+from planner.cli.options import FORCE, GRAPH, GRAPH_HELP, JSON, MEMORY, OUTPUT, SEARCH, STRATEGY_NAMES, options_of
+from planner.cli.progress import progress_bar, search_progress, spinner
 from planner.errors import OutputError
-from planner.views.progress import progress_bar, search_progress, spinner
 
 
 @click.command(epilog=GRAPH_HELP)
@@ -174,7 +174,7 @@ def simulate(plan: str, as_json: bool) -> None:
     if as_json:
         print_json("planner-trace", {"trace": trace})
     else:
-        from planner.views.tables import print_trace
+        from planner.cli.tables import print_trace
 
         with printing():
             print_trace(trace, name=plan)

@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from planner import errors
-from planner.commands.options import JSON, OUTPUT, options_of
-from planner.console import check_output, print_json, print_lines, shown
+from planner.cli.console import check_output, print_json, print_lines, shown
+from planner.cli.options import JSON, OUTPUT, options_of
+from planner.cli.progress import status
 from planner.units import format_bytes, parse_bytes
-from planner.views.progress import status
 
 _HELP = (
     "BUFFERS: a CSV file with the columns id, lower, upper (a buffer is live from lower until before upper) and"

@@ -1,1 +1,0 @@
-"""One function a command; each imports what it needs when it runs."""
