@@ -12,8 +12,8 @@ import planner
 from bench.measure import Bench, Clock, Held, OnSubject, Size, fitting, keeping_all, least, plan_row
 from bench.results import GraphRow, PeerRow, PlanRow, Row
 from planner.analysis.evaluator import Evaluator
+from planner.mxnet.memonger import planned_sequence, search_thresholds
 from planner.search import find_strategy
-from planner.search.memonger import planned_sequence, search_thresholds
 
 
 @final

@@ -6,12 +6,12 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from numbers import Integral, Real
-from operator import index
+from numbers import Real
 from typing import Any, Union
 
 import networkx as nx
 
+from planner import mxnet
 from planner import plan as plans
 from planner.bounds.peak import peak_lower_bound
 from planner.errors import PlanFileError, PlannerError, VerificationError
@@ -19,7 +19,6 @@ from planner.graph import Graph
 from planner.lowering.read import read_graph
 from planner.lowering.schema import lower
 from planner.memory import Allocation, MemoryModel
-from planner.names import printable
 from planner.packing import find_allocator
 from planner.plan import Plan
 from planner.planning.curve import Curve
@@ -31,10 +30,12 @@ from planner.schedule import Schedule
 from planner.search import find_strategy
 from planner.simulator import Trace
 from planner.simulator import simulate as judge
+from planner.text import as_int, shown
 from planner.units import MAX_BYTES, Budget, parse_budget
 
 GraphLike = Union[nx.DiGraph, Graph, str, os.PathLike[str]]
 MOST_BUDGETS = 1000
+mxnet.register()
 
 
 def optimize(
@@ -96,7 +97,7 @@ def optimize(
     if budget is not None:
         parse_budget(budget, MAX_BYTES)  # refuse what is not understood before any work
     if progress is not None and not callable(progress):
-        raise PlannerError(f"progress {_shown(progress)} is not callable")
+        raise PlannerError(f"progress {shown(progress)} is not callable")
     save, recompute = rule_list(save, option="save"), rule_list(recompute, option="recompute")
     watcher = None if progress is None else Watcher(progress)
     program = as_graph(graph)
@@ -171,9 +172,9 @@ def curve(
     _check_memory(memory)
     wanted = _wanted(budgets)
     searches = _searches(strategies)
-    processes = _int(jobs)
+    processes = as_int(jobs)
     if processes is None or not (processes >= 1 or processes == -1):
-        raise PlannerError(f"jobs {_shown(jobs)} is not a number of processes >= 1, or -1 for every core")
+        raise PlannerError(f"jobs {shown(jobs)} is not a number of processes >= 1, or -1 for every core")
     save, recompute = rule_list(save, option="save"), rule_list(recompute, option="recompute")
     program = as_graph(graph)
     work = Work(program, allocator, memory, rules=rules_of(program, memory, save, recompute))
@@ -201,16 +202,16 @@ def curve(
 
 def _wanted(budgets: int | Budget | Sequence[Budget]) -> int | tuple[Budget, ...]:
     """A number of budgets, or the budgets; refused before any work."""
-    count = _int(budgets)
+    count = as_int(budgets)
     if count is not None:
         if not 1 <= count <= MOST_BUDGETS:
             hint = f"; for one budget in bytes write [{count}]" if MOST_BUDGETS < count <= MAX_BYTES else ""
-            raise PlannerError(f"{_shown(count)} is not a number of budgets from 1 to {MOST_BUDGETS}{hint}")
+            raise PlannerError(f"{shown(count)} is not a number of budgets from 1 to {MOST_BUDGETS}{hint}")
         return count
     try:
         listed: tuple[Any, ...] = (budgets,) if isinstance(budgets, (Real, str, bytes)) else tuple(budgets)  # type: ignore[arg-type]
     except TypeError:
-        raise PlannerError(f"budgets {_shown(budgets)} is neither a number of them nor a list") from None
+        raise PlannerError(f"budgets {shown(budgets)} is neither a number of them nor a list") from None
     if not 1 <= len(listed) <= MOST_BUDGETS:
         raise PlannerError(f"{len(listed)} budgets were given; a curve has from 1 to {MOST_BUDGETS}")
     for budget in listed:
@@ -222,7 +223,7 @@ def _searches(strategies: str | Strategy | Sequence[str | Strategy]) -> dict[str
     try:
         listed = [strategies] if isinstance(strategies, str) or callable(strategies) else list(strategies)
     except TypeError:
-        raise PlannerError(f"strategies {_shown(strategies)} is neither a strategy nor a list of them") from None
+        raise PlannerError(f"strategies {shown(strategies)} is neither a strategy nor a list of them") from None
     searches: dict[str, Strategy] = {}
     for strategy in listed:
         name, search = find_strategy(strategy)
@@ -237,27 +238,27 @@ def _searches(strategies: str | Strategy | Sequence[str | Strategy]) -> dict[str
 def _deadline(order: Order, effort: float, time_limit: float | None) -> float | None:
     """Refuse options that cannot be meant; the `time.monotonic()` at which the search ends."""
     if not isinstance(order, str) or order not in ("free", "pinned"):
-        raise PlannerError(f"order {_shown(order)} is not 'free' or 'pinned'")
+        raise PlannerError(f"order {shown(order)} is not 'free' or 'pinned'")
     if not 0 < _number(effort) < math.inf:
-        raise PlannerError(f"effort {_shown(effort)} is not a number above 0")
+        raise PlannerError(f"effort {shown(effort)} is not a number above 0")
     if time_limit is None:
         return None
     if not _number(time_limit) > 0:
-        raise PlannerError(f"time limit {_shown(time_limit)} is not a number of seconds above 0")
+        raise PlannerError(f"time limit {shown(time_limit)} is not a number of seconds above 0")
     return time.monotonic() + _number(time_limit)
 
 
 def _seed(seed: int) -> int:
-    number = _int(seed)
+    number = as_int(seed)
     if number is None or not -(2**63) <= number < 2**63:
-        raise PlannerError(f"seed {_shown(seed)} is not an int of at most 64 bits")
+        raise PlannerError(f"seed {shown(seed)} is not an int of at most 64 bits")
     return number
 
 
 def _check_memory(memory: MemoryModel) -> None:
     if not isinstance(memory, MemoryModel):
         raise PlannerError(
-            f"memory {_shown(memory)} is not a MemoryModel; write memory=MemoryModel(scope=..., alignment=...,"
+            f"memory {shown(memory)} is not a MemoryModel; write memory=MemoryModel(scope=..., alignment=...,"
             " reserve=...)"
         )
     for name in ("alignment", "reserve"):
@@ -268,13 +269,8 @@ def _check_memory(memory: MemoryModel) -> None:
 def _check_schedule(schedule: Schedule) -> None:
     if not isinstance(schedule, Schedule):
         raise PlannerError(
-            f"schedule {_shown(schedule)} is not a Schedule; write Schedule.of([Compute(...), Free(...), ...])"
+            f"schedule {shown(schedule)} is not a Schedule; write Schedule.of([Compute(...), Free(...), ...])"
         )
-
-
-def _int(value: Any) -> int | None:
-    """An int, numpy's included; None for anything else, True and False too."""
-    return index(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
 
 
 def _number(value: Any) -> float:
@@ -283,14 +279,6 @@ def _number(value: Any) -> float:
         return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
     except OverflowError:
         return math.nan
-
-
-def _shown(value: Any) -> str:
-    """A value in an error: one line, and not a long one."""
-    if isinstance(value, int) and value.bit_length() > 128:
-        return f"of {value.bit_length()} bits"
-    text = printable(" ".join(repr(value).split()))
-    return text if len(text) <= 200 else f"{text[:199]}…"
 
 
 def allocate(
@@ -317,7 +305,7 @@ def allocate(
     judge(program, schedule, memory=memory)
     allocation = allocate_buffers(program, schedule, memory=memory)
     if not isinstance(allocation, Allocation):
-        raise VerificationError(f"allocator {name!r} returned {_shown(allocation)}, no Allocation")
+        raise VerificationError(f"allocator {name!r} returned {shown(allocation)}, no Allocation")
     judge(program, schedule, memory=memory, allocation=allocation)
     return allocation
 
@@ -336,7 +324,7 @@ def simulate(
     _check_schedule(schedule)
     _check_memory(memory)
     if allocation is not None and not isinstance(allocation, Allocation):
-        raise PlannerError(f"allocation {_shown(allocation)} is not an Allocation, nor None")
+        raise PlannerError(f"allocation {shown(allocation)} is not an Allocation, nor None")
     return judge(as_graph(graph), schedule, memory=memory, allocation=allocation)
 
 
@@ -351,7 +339,7 @@ def load(path: str | os.PathLike[str], graph: GraphLike | None = None) -> Plan:
         GraphError: the graph is unreadable or invalid.
     """
     if not isinstance(path, (str, os.PathLike)):
-        raise PlanFileError(f"{_shown(path)} is not the path of a plan file")
+        raise PlanFileError(f"{shown(path)} is not the path of a plan file")
     return plans.load(path, None if graph is None else as_graph(graph))
 
 

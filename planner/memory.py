@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import operator
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
 from planner.errors import PlannerError
+from planner.text import as_int
 
 Scope = Literal["total", "activations"]
 MOST_RESERVE: Final = 2**61
-
-
-def as_int(value: Any) -> int | None:
-    """The plain int of Python's or NumPy's, or None: no bool, no float, no text.
-
-    >>> as_int(7), as_int(True), as_int(7.0)
-    (7, None, None)
-    """
-    if isinstance(value, bool):
-        return None
-    try:
-        return operator.index(value)
-    except TypeError:
-        return None
 
 
 class MemoryModel(msgspec.Struct, frozen=True):

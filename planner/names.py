@@ -8,18 +8,19 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 from planner.errors import PlannerError
+from planner.text import shown
 
 STRATEGIES: Final = (
     "auto",
     "chen-budget",
     "chen-sqrt",
     "recursive",
-    "memonger",
     "binomial",
     "chain",
     "cuts",
     "retention",
     "exact",
+    "memonger",
 )
 ALLOCATORS: Final = ("auto", "first-fit", "best-fit", "exact", "nnvm")
 
@@ -39,23 +40,24 @@ def named(
     """
     if not isinstance(given, str):
         if not callable(given):
-            raise unknown(
-                f"{kind} {printable(repr(given))} is neither a name nor a callable; there are {', '.join(known)}"
-            )
+            raise unknown(f"{kind} {shown(given)} is neither a name nor a callable; there are {', '.join(known)}")
         return _name_of(given), given
     if given not in known:
         raise unknown(f"no {kind} {given!r}; there are {', '.join(known)}")
     return given, known[given]
 
 
-def printable(text: str) -> str:
-    r"""One line that a terminal shows as it is: line breaks, control and format characters and lone surrogates are
-    escaped.
+def register(name: str, given: Named, known: dict[str, Named], *, kind: str) -> None:
+    """Put a callable under its name.
 
-    >>> printable("two\nlines")
-    'two\\nlines'
+    Raises:
+        PlannerError: the name is no text, or what is given is not callable.
     """
-    return "".join(char if char == " " or char.isprintable() else ascii(char)[1:-1] for char in text)
+    if not isinstance(name, str) or not name:
+        raise PlannerError(f"{kind} name {shown(name)} is no text")
+    if not callable(given):
+        raise PlannerError(f"{kind} {name!r} is registered as {shown(given)}, which is not callable")
+    known[name] = given
 
 
 def scoped(name: str) -> tuple[str, ...]:

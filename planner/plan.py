@@ -13,12 +13,13 @@ import msgspec
 from planner.errors import PlanFileError, PlannerError, UnitError, VerificationError
 from planner.files import read_versioned, write_whole
 from planner.graph import Graph, Op
-from planner.memory import Allocation, MemoryModel, as_int
+from planner.memory import Allocation, MemoryModel
 from planner.names import STRATEGIES
 from planner.problem import Allocator, Order, Problem, out_of_order
 from planner.report import PROOFS, Report, proven, replayed
 from planner.schedule import Schedule
 from planner.simulator import Trace, simulate
+from planner.text import as_int
 from planner.units import parse_budget
 
 if TYPE_CHECKING:
@@ -174,9 +175,11 @@ class Plan:
 
     def _verify_packing(self, keep_all: Schedule, kept: Trace) -> None:
         """That what was packed was packed by the allocator named, and keep-all as well."""
+        from planner import mxnet
         from planner.packing import allocator_names, find_allocator
         from planner.packing.allocators import proves
 
+        mxnet.register()
         claimed = self.report.keep_all.arena_bytes
         if self.allocator is None or self.allocation is None:
             if self.allocator is not None or self.allocation is not None:

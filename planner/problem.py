@@ -10,8 +10,9 @@ import msgspec
 
 from planner.errors import PlannerError
 from planner.graph import Graph
-from planner.memory import Allocation, MemoryModel, as_int
+from planner.memory import Allocation, MemoryModel
 from planner.schedule import Schedule
+from planner.text import as_int
 
 Order = Literal["free", "pinned"]
 

@@ -9,8 +9,9 @@ import msgspec
 
 from planner.graph import Graph
 from planner.memory import MemoryModel
-from planner.names import STRATEGIES, printable
+from planner.names import STRATEGIES
 from planner.simulator import Trace
+from planner.text import printable
 from planner.units import counted, format_bytes
 
 #: What can be proven of a plan.

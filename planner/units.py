@@ -11,10 +11,10 @@ import math
 import re
 from fractions import Fraction
 from numbers import Integral, Real
-from operator import index
 from typing import Any, Union
 
 from planner.errors import UnitError
+from planner.text import as_int, shown
 
 Budget = Union[int, float, str]
 
@@ -72,12 +72,10 @@ def parse_bytes(text: int | str, *, what: str = "size") -> int:
 
 
 def _whole(number: Any, what: str) -> int:
-    try:
-        if not isinstance(number, bool):
-            return index(number)
-    except TypeError:
-        pass
-    raise UnitError(f"{what} {' '.join(repr(number).split())} is not a size: {_forms(what)}")
+    whole = as_int(number)
+    if whole is None:
+        raise UnitError(f"{what} {shown(number)} is not a size: {_forms(what)}")
+    return whole
 
 
 def _forms(what: str) -> str:

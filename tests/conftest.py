@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from planner import mxnet
 from planner.cli import main as cli
 
+mxnet.register()
 ABSENT = "shared files absent"
 _SLOW_BUILDERS = [HealthCheck.too_slow, HealthCheck.data_too_large]
 

@@ -28,7 +28,7 @@ from planner import zoo
 from planner.cli import main as cli
 from planner.footprint.estimate import DEVICE_BYTES, estimate, rule_of_thumb
 from planner.memory import MemoryModel
-from planner.packing.nnvm import nnvm
+from planner.mxnet.nnvm import nnvm
 
 TESTS = Path(__file__).resolve().parent
 TABLE = TESTS.parent / "papers" / "golden.md"

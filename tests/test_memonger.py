@@ -15,7 +15,7 @@ import pytest
 
 from planner import Graph, InfeasibleBudget, MemoryModel, Problem, lower, optimize, zoo
 from planner.analysis.evaluator import Evaluator, evaluator_of
-from planner.search.memonger import Trial, memonger, planned_sequence, search_thresholds
+from planner.mxnet.memonger import Trial, memonger, planned_sequence, search_thresholds
 
 ACTIVATIONS = MemoryModel("activations")
 TRACES = {

@@ -26,7 +26,7 @@ from test_kernels import loose_schedules
 from planner import Graph, MemoryModel, Op, PlannerError, ScheduleError, Tensor, lower, simulate
 from planner.analysis.evaluator import Evaluator
 from planner.kernels import block_sharing as kernels
-from planner.packing.nnvm import Sharing, fold_additions, nnvm, share_blocks
+from planner.mxnet.nnvm import Sharing, fold_additions, nnvm, share_blocks
 from planner.schedule import Compute, Free, Schedule
 
 FILES = (

@@ -32,7 +32,8 @@ from planner import (
     zoo,
 )
 from planner.files import write_whole
-from planner.packing import first_fit, nnvm, register_allocator
+from planner.mxnet.nnvm import nnvm
+from planner.packing import first_fit, register_allocator
 from planner.problem import Problem, Proposal
 from planner.schedule import Compute, Free, Schedule
 

@@ -21,7 +21,7 @@ from planner import Graph, MemoryModel, Schedule, allocate, simulate, zoo
 from planner.analysis.evaluator import evaluator_of
 from planner.errors import GraphError
 from planner.lowering.schema import lower
-from planner.packing.nnvm import nnvm
+from planner.mxnet.nnvm import nnvm
 
 ACTIVATIONS = MemoryModel(scope="activations")
 MODELS: dict[str, Callable[[], nx.DiGraph]] = {

@@ -32,9 +32,9 @@ from planner.analysis.candidates import forward_part
 from planner.analysis.evaluator import Evaluator
 from planner.files import write_whole
 from planner.kernels.segments import recompute
-from planner.packing.nnvm import MATCH_RANGE, share_blocks
+from planner.mxnet.memonger import Trial, planned_sequence, search_thresholds
+from planner.mxnet.nnvm import MATCH_RANGE, share_blocks
 from planner.search.chen import chen_budget
-from planner.search.memonger import Trial, planned_sequence, search_thresholds
 from planner.search.recursive import recursive
 
 if TYPE_CHECKING:

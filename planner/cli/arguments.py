@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from planner import errors
+from planner.text import shortened
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -114,7 +115,7 @@ def _chosen(model: str, dims: dict[str, int], settings: dict[str, str]) -> dict[
         if name in ELSEWHERE:
             raise click.UsageError(f"--{way} {name} is given in a way of its own; write --{ELSEWHERE[name]}")
         if name not in known:
-            raise click.UsageError(f"--{way} {_shown(name)}: {model} has no such option; it has {others}")
+            raise click.UsageError(f"--{way} {shortened(name, 80)}: {model} has no such option; it has {others}")
     for name in dims:
         if known[name].type != "int":
             raise click.UsageError(f"--dim {name} is no dimension; write --option {known[name]}")
@@ -125,7 +126,7 @@ def _chosen(model: str, dims: dict[str, int], settings: dict[str, str]) -> dict[
         try:
             chosen[name] = known[name].parse(value)
         except ValueError as error:
-            raise click.UsageError(f"--option {name}={_shown(value)}: {name} of {model} is {error}") from None
+            raise click.UsageError(f"--option {name}={shortened(value, 80)}: {name} of {model} is {error}") from None
     return chosen
 
 
@@ -135,15 +136,11 @@ def _pairs(items: tuple[str, ...]) -> dict[str, str]:
     for item in items:
         name, equals, value = item.partition("=")
         if not equals or not name:
-            raise click.UsageError(f"--option {_shown(item)!r}: write NAME=VALUE, as --option dtype=bfloat16")
+            raise click.UsageError(f"--option {shortened(item, 80)!r}: write NAME=VALUE, as --option dtype=bfloat16")
         if name in pairs:
-            raise click.UsageError(f"--option {_shown(name)} is given twice; give it once")
+            raise click.UsageError(f"--option {shortened(name, 80)} is given twice; give it once")
         pairs[name] = value
     return pairs
-
-
-def _shown(text: str) -> str:
-    return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def _dims(items: tuple[str, ...]) -> dict[str, int]:
@@ -153,10 +150,10 @@ def _dims(items: tuple[str, ...]) -> dict[str, int]:
         digits = value.isascii() and value.isdecimal() and len(value) <= MOST_DIGITS
         if not equals or not name or not digits or int(value) < 1:
             raise click.UsageError(
-                f"--dim {_shown(item)!r}: write NAME=VALUE with VALUE an int >= 1, as --dim height=224"
+                f"--dim {shortened(item, 80)!r}: write NAME=VALUE with VALUE an int >= 1, as --dim height=224"
             )
         if name in dims:
-            raise click.UsageError(f"--dim {_shown(name)} is given twice; give it once")
+            raise click.UsageError(f"--dim {shortened(name, 80)} is given twice; give it once")
         dims[name] = int(value)
     return dims
 

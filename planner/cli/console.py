@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import click
 
 from planner import errors
-from planner.names import printable
+from planner.text import printable
 
 EXIT_CODES = (
     (errors.InfeasibleBudget, 4),

@@ -10,7 +10,7 @@ from typing import Any
 
 from planner.footprint.calibration import Calibration, Prediction
 from planner.footprint.measure import Measurement, Progress
-from planner.names import printable
+from planner.text import printable
 from planner.units import format_bytes
 
 _METHODS = {

@@ -14,9 +14,9 @@ from rich.text import Text
 
 from planner.footprint.inventory import Group, Inventory
 from planner.footprint.modules import Breakdown, Row
-from planner.names import printable
 from planner.report import sparkline
 from planner.simulator import Trace
+from planner.text import printable
 from planner.units import counted, format_bytes
 
 _NAMED_READERS: Final = 3

@@ -29,7 +29,7 @@ from planner.footprint import allocator_hook
 from planner.footprint.calibration import Calibration, Kind, Prediction
 from planner.footprint.process_tree import Tree
 from planner.footprint.signals import listening
-from planner.names import printable
+from planner.text import printable
 
 SHORTEST_SECONDS: Final = 0.01
 LONGEST_SECONDS: Final = 60.0

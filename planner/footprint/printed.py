@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 from planner.footprint.components import COMPONENTS, Iteration
 from planner.footprint.estimate import Footprint
-from planner.names import printable
+from planner.text import printable
 from planner.units import format_bytes
 
 Row = tuple[Optional[int], Footprint, Optional[bool]]  # batch, footprint, and whether it fits a device that was named

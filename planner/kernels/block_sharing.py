@@ -3,7 +3,7 @@
 
 Each Compute makes one row for each of its outputs, in order: the outputs of step s are rows row_ptr[s] .. row_ptr[s+1].
 Resident values have rows too, R + v, where R = row_ptr[L]. `papers/memory-model.md` says what a storage is; the rules
-of the original are in `planner.packing.nnvm`.
+of the original are in `planner.mxnet.nnvm`.
 """
 
 from __future__ import annotations

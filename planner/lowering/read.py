@@ -12,6 +12,7 @@ import networkx as nx
 
 from planner.errors import GraphError
 from planner.graph import FORMAT, Graph
+from planner.text import shown
 
 _START_BYTES: Final = 4096  # white space before JSON is shorter
 _MARKS: Final = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -84,7 +85,7 @@ def _from_node_link(parts: dict[str, Any], name: str) -> nx.DiGraph:
         raise GraphError(f"{name!r} is an undirected graph; an edge must say who reads whom")
     for key, kind, what in (("graph", dict, "an object"), ("multigraph", bool, "true or false")):
         if not isinstance(parts.get(key, kind()), kind):
-            raise GraphError(f"{name!r}: {key!r} of node-link JSON is {what}, not {_short(parts[key])}")
+            raise GraphError(f"{name!r}: {key!r} of node-link JSON is {what}, not {shown(parts[key])}")
     nodes = _nodes(parts["nodes"], name)
     _check_edges(parts[edges], nodes, name, many=parts.get("multigraph", True))
     parts = {**parts, "directed": True}
@@ -100,7 +101,7 @@ def _nodes(listed: list[Any], name: str) -> set[Any]:
     ids: set[Any] = set()
     for place, node in enumerate(listed):
         if not isinstance(node, dict) or node.get("id") is None:
-            raise GraphError(f"{name!r}: node {place} of node-link JSON is {_short(node)}, without an 'id'")
+            raise GraphError(f"{name!r}: node {place} of node-link JSON is {shown(node)}, without an 'id'")
         found = _hashable(node["id"], f"{name!r}: node {place}")
         if found in ids:
             raise GraphError(f"{name!r}: two nodes have the id {found!r}; give each its own")
@@ -114,7 +115,7 @@ def _check_edges(listed: list[Any], nodes: set[Any], name: str, *, many: bool) -
     for place, edge in enumerate(listed):
         if not isinstance(edge, dict) or not {"source", "target"} <= edge.keys():
             raise GraphError(
-                f"{name!r}: edge {place} of node-link JSON is {_short(edge)}, without a 'source' and a 'target'"
+                f"{name!r}: edge {place} of node-link JSON is {shown(edge)}, without a 'source' and a 'target'"
             )
         source, target = (_hashable(edge[end], f"{name!r}: edge {place}") for end in ("source", "target"))
         for node in (source, target):
@@ -133,13 +134,8 @@ def _hashable(value: Any, where: str) -> Any:
     try:
         hash(key)
     except TypeError:
-        raise GraphError(f"{where} has the id {_short(value)}; an id is a string, a number or a list of them") from None
+        raise GraphError(f"{where} has the id {shown(value)}; an id is a string, a number or a list of them") from None
     return key
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def _key(value: Any) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 
 from planner.errors import GraphError
 from planner.graph import Graph, Op, Tensor
-from planner.memory import as_int
+from planner.text import as_int, shown
 from planner.units import MAX_BYTES
 
 
@@ -160,15 +160,6 @@ def _positions(value: Any) -> tuple[int, ...]:
     return positions
 
 
-def _shown(value: Any) -> str:
-    """A value in one short line, for an error."""
-    try:
-        text = " ".join(repr(value).split())
-    except ValueError:  # an int of more digits than Python prints
-        text = f"of type {type(value).__name__}"
-    return text if len(text) <= 100 else f"{text[:97]}..."
-
-
 NODE: Final[Mapping[str, Attribute]] = {
     "nbytes": Attribute(None, _sizes, "bytes of the output, or a tuple, one per output; () = no output"),
     "cost": Attribute(1.0, _cost, "seconds, or any one unit, of one execution"),
@@ -233,7 +224,7 @@ def lower(graph: nx.DiGraph | Graph) -> Graph:
     try:
         title = _plain(str(graph.graph.get("name") or "graph"))
     except ValueError as error:
-        raise GraphError(f"the name of the graph is {_shown(graph.graph['name'])}, expected {error}") from None
+        raise GraphError(f"the name of the graph is {shown(graph.graph['name'])}, expected {error}") from None
     return Graph(ops, name=title)
 
 
@@ -266,7 +257,7 @@ def _node(node: Hashable, given: Mapping[str, Any]) -> dict[str, Any]:
         try:
             normal[key] = check(value)
         except (ValueError, TypeError) as error:
-            raise GraphError(f"node {node!r}: {key} is {_shown(value)}, expected {error}") from None
+            raise GraphError(f"node {node!r}: {key} is {shown(value)}, expected {error}") from None
     count = 1 if isinstance(normal["nbytes"], int) else len(normal["nbytes"])
     if isinstance(normal["output"], tuple) and any(o >= count for o in normal["output"]):
         raise GraphError(f"node {node!r}: output names position {max(normal['output'])}, but it has {count} outputs")
@@ -298,9 +289,7 @@ def _wiring(
             key = "at"
             at = check_at(given.get("at"))
         except ValueError as error:
-            raise GraphError(
-                f"edge {source!r} -> {target!r}: {key} is {_shown(given[key])}, expected {error}"
-            ) from None
+            raise GraphError(f"edge {source!r} -> {target!r}: {key} is {shown(given[key])}, expected {error}") from None
         if not outputs:
             after.setdefault(target, set()).add(names[source])
         if at is not None and len(at) != len(outputs):

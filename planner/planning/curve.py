@@ -20,9 +20,9 @@ import msgspec
 from planner.errors import InfeasibleBudget, OutputError, PlanFileError, PlannerError, TimeLimit
 from planner.files import read_versioned, write_whole
 from planner.memory import MemoryModel
-from planner.names import printable
 from planner.problem import Order
 from planner.report import Figures
+from planner.text import printable
 from planner.units import format_bytes
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from planner import mxnet
 from planner.bounds.certificate import certified_cost
 from planner.bounds.peak import peak_lower_bound
 from planner.errors import InfeasibleBudget, TimeLimit
@@ -104,6 +105,7 @@ _unpacked: dict[str, tuple[Work, Problem]] = {}
 def _answer_elsewhere(parcel: _Parcel, strategy: Strategy, task: _Task, starts: tuple[Schedule, ...]) -> _Answer:
     """`_answer` in another process, which unpacks a graph once for all its tasks."""
     if parcel.token not in _unpacked:
+        mxnet.register()
         _unpacked.clear()
         graph = Graph.from_json(parcel.graph_json)
         rules = rules_of(graph, parcel.memory, parcel.save, parcel.recompute)

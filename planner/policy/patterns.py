@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from planner.errors import PlannerError
 from planner.graph import Graph, Op
-from planner.names import printable
+from planner.text import printable
 
 #: Words that stand for a whole set of rules, where `recompute` takes patterns.
 PRESETS: Final = ("none", "selective", "full", "auto")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.errors import UnknownStrategy
-from planner.names import named
+from planner.names import named, register
 from planner.problem import Strategy
 from planner.search.anneal import retention
 from planner.search.auto import auto
@@ -12,7 +12,6 @@ from planner.search.chain import chain
 from planner.search.chen import chen_budget, chen_sqrt
 from planner.search.cuts import cuts
 from planner.search.exact import exact
-from planner.search.memonger import memonger
 from planner.search.recursive import recursive
 
 _STRATEGIES: dict[str, Strategy] = {
@@ -20,7 +19,6 @@ _STRATEGIES: dict[str, Strategy] = {
     "chen-budget": chen_budget,
     "chen-sqrt": chen_sqrt,
     "recursive": recursive,
-    "memonger": memonger,
     "binomial": binomial,
     "chain": chain,
     "cuts": cuts,
@@ -32,10 +30,13 @@ _STRATEGIES: dict[str, Strategy] = {
 def register_strategy(name: str, strategy: Strategy) -> None:
     """Make a strategy available by name; a later registration of the same name replaces it.
 
+    Raises:
+        PlannerError: the name is no text, or the strategy is not callable.
+
     >>> from functools import partial
     >>> register_strategy("chen-budget-fine", partial(chen_budget, sweeps=256))
     """
-    _STRATEGIES[name] = strategy
+    register(name, strategy, _STRATEGIES, kind="strategy")
 
 
 def strategy_names() -> tuple[str, ...]:

@@ -19,7 +19,6 @@ from planner.search.chain import chain
 from planner.search.chen import chen_budget, chen_sqrt
 from planner.search.cuts import cuts
 from planner.search.incumbent import Trials
-from planner.search.memonger import memonger
 from planner.search.recursive import recursive
 
 #: Graphs of more ops are annealed only where nothing else finds a plan.
@@ -29,7 +28,7 @@ CLOSED: Final = 5e-4
 #: Nearer than this, annealing gets less of the effort, as there is less to win.
 WIDE: Final = 5e-3
 
-_SEGMENTS: Final[tuple[Strategy, ...]] = (chen_sqrt, chen_budget, memonger, recursive)
+_SEGMENTS: Final[tuple[Strategy, ...]] = (chen_sqrt, chen_budget, recursive)
 
 
 def auto(problem: Problem) -> Proposal:

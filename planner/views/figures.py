@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 from planner.errors import PlannerError
 from planner.planning.curve import Curve, Point
+from planner.text import shortened
 from planner.units import format_bytes
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def trade_off(curve: Curve) -> Figure:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda percent, _: f"{percent:g} %"))
     axes.grid(True)
     axes.set_axisbelow(True)
-    axes.set_title(_short(curve.graph, 60), loc="left", pad=38, color=INK)
+    axes.set_title(shortened(curve.graph, 60), loc="left", pad=38, color=INK)
     packed = f"allocator {curve.allocator}" if curve.allocator else "live bytes only"
     _above(axes, 0.0, 23, f"{curve.ops:,} ops · {packed} · scope {curve.memory.scope}", "left", FAINT)
     _legend(figure, len(axes.get_legend_handles_labels()[1]))
@@ -129,10 +130,6 @@ def _legend(figure: Figure, entries: int) -> None:
         if columns == 1 or legend.get_window_extent().width < 0.98 * figure.bbox.width:
             return
         legend.remove()
-
-
-def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _above(axes: Axes, where: float, points: float, text: str, side: str, colour: str) -> None:
@@ -202,7 +199,7 @@ def _line(axes: Axes, curve: Curve, place: int, unit_bytes: int, top: float) -> 
     fits = sum(point.status == "fits" for point in points)
     notes = [] if fits == len(points) else [f"fits {fits} of {len(points)} budgets"]
     notes += [f"up to +{max(overhead):.0f} %"] if max(overhead, default=0.0) > 1.08 * top else []
-    label = _short(strategy, 40) + (f" ({', '.join(notes)})" if notes else "")
+    label = shortened(strategy, 40) + (f" ({', '.join(notes)})" if notes else "")
     label = f" {label}" if label.startswith("_") else label  # a legend leaves out what begins with an underscore
     axes.step(
         memory,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import networkx as nx
 
@@ -18,18 +18,41 @@ from planner.zoo.densenet import DENSENET_BLOCKS, densenet
 from planner.zoo.lstm import lstm
 from planner.zoo.mlp import mlp
 from planner.zoo.model_options import Option, options_of
-from planner.zoo.mxnet import inception_bn, mxnet_lstm, mxnet_resnet
 from planner.zoo.resnet import STAGES, resnet
 from planner.zoo.squeezenet import squeezenet
 from planner.zoo.transformer import gpt, vit
 from planner.zoo.unet import unet
 from planner.zoo.vgg import VGG_STAGES, vgg
 
+if TYPE_CHECKING:
+    from planner.mxnet.models import inception_bn as inception_bn
+    from planner.mxnet.models import mxnet_lstm as mxnet_lstm
+    from planner.mxnet.models import mxnet_resnet as mxnet_resnet
+
 __all__ = [
     "MODELS", "Model", "build", "chain", "densenet", "gpt", "inception_bn", "lstm", "mlp", "mxnet_lstm", "mxnet_resnet",
         "resnet",
     "squeezenet", "unet", "vgg", "vit",
 ]  # fmt: skip
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Deferred:
+    """A model of `planner.mxnet`, which is imported when the model is built or described."""
+
+    name: str
+
+    @property
+    def function(self) -> Callable[..., nx.DiGraph]:
+        """The model's own function."""
+        from planner.mxnet import models
+
+        function: Callable[..., nx.DiGraph] = getattr(models, self.name)
+        return function
+
+    def __call__(self, *arguments: Any, **options: Any) -> nx.DiGraph:
+        return self.function(*arguments, **options)
 
 
 @final
@@ -45,7 +68,7 @@ class Model:
         options: keyword options it takes; `required` must be given.
     """
 
-    build: Callable[..., nx.DiGraph]
+    build: Callable[..., nx.DiGraph] | _Deferred
     parse: Callable[[str], Any] | None
     argument: str
     description: str
@@ -55,7 +78,7 @@ class Model:
     @property
     def typed_options(self) -> dict[str, Option]:
         """What each option is, so that it can be given as text."""
-        return options_of(self.build, self.options)
+        return options_of(getattr(self.build, "function", self.build), self.options)
 
 
 def _blocks(text: str) -> int | tuple[int, ...]:
@@ -120,21 +143,29 @@ MODELS: Final[Mapping[str, Model]] = MappingProxyType(
             ("batch", "layers", "hidden", "features", "classes", "training", "optimizer", "device"), ("batch",),
         ),
         "mxnet_resnet": Model(
-            mxnet_resnet, _stages, "blocks per stage, e.g. mxnet_resnet:15-120-180-15",
+            _Deferred("mxnet_resnet"), _stages, "blocks per stage, e.g. mxnet_resnet:15-120-180-15",
             "ResNet of Chen et al. 2016 as MXNet 1.5.1 planned it, forward and backward.", ("batch", "image", "classes",
                 "device"),
         ),
         "mxnet_lstm": Model(
-            mxnet_lstm, int, "a number of time steps, e.g. mxnet_lstm:64",
+            _Deferred("mxnet_lstm"), int, "a number of time steps, e.g. mxnet_lstm:64",
             "LSTM of Chen et al. 2016 as MXNet 1.5.1 planned it, forward and backward.",
             ("batch", "layers", "hidden", "features", "embed", "classes", "device"),
         ),
         "inception_bn": Model(
-            inception_bn, None, "no argument", "Inception-BN of MXNet's memory-cost example, forward and backward.",
+            _Deferred("inception_bn"), None, "no argument",
+            "Inception-BN of MXNet's memory-cost example, forward and backward.",
             ("batch", "image", "classes", "device"),
         ),
     }
 )  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    model = MODELS.get(name)
+    if model is not None and isinstance(model.build, _Deferred):
+        return model.build.function
+    raise AttributeError(f"module 'planner.zoo' has no attribute {name!r}")
 
 
 def build(spec: str, **options: Any) -> nx.DiGraph:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from operator import index
-from typing import Any, Final, final
+from typing import Final, final
 
 import networkx as nx
 
@@ -190,27 +189,6 @@ class Layers:
     def _like(self, x: Value, shape: tuple[int, ...]) -> TensorType:
         """A type in the dtype of a value."""
         return TensorType(shape, self.draft.types[x].dtype)
-
-
-MOST_COUNTED: Final = 10**7
-MOST_BYTES: Final = 2**62
-
-
-def whole_number(model: str, name: str, value: Any, *, least: int) -> int:
-    """An argument that counts something, numpy's integers included; what is named `nbytes` may be as large as a size.
-
-    Raises:
-        GraphError: another type, too small, or above 10**7 (2**62 bytes).
-    """
-    most, power = (MOST_BYTES, "2**62") if name.endswith("nbytes") else (MOST_COUNTED, "10**7")
-    try:
-        number = None if isinstance(value, bool) else index(value)
-    except TypeError:
-        number = None
-    if number is None or not least <= number <= most:
-        shown = repr(value) if number is None or number.bit_length() <= 128 else f"of {number.bit_length()} bits"
-        raise GraphError(f"{model}: {name} is {shown}, expected an int >= {least} and at most {power}")
-    return number
 
 
 def _module(name: str) -> str | None:

@@ -10,7 +10,7 @@ import networkx as nx
 
 from planner.errors import GraphError
 from planner.lowering.assembly import Assembly, Value
-from planner.zoo.builder import whole_number
+from planner.text import whole_number
 
 
 def chain(

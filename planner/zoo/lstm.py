@@ -11,7 +11,8 @@ from planner.lowering.devices import device as device_named
 from planner.lowering.devices import roofline_seconds
 from planner.lowering.differentiate import check_optimizer, differentiate
 from planner.lowering.operators.lookup import TensorType, output_types
-from planner.zoo.builder import Layers, whole_number
+from planner.text import whole_number
+from planner.zoo.builder import Layers
 
 _GATES: Final = (("in", "Sigmoid"), ("forget", "Sigmoid"), ("change", "Tanh"), ("out", "Sigmoid"))
 

@@ -8,7 +8,8 @@ import networkx as nx
 
 from planner.errors import GraphError
 from planner.lowering.differentiate import check_optimizer, differentiate
-from planner.zoo.builder import Layers, whole_number
+from planner.text import whole_number
+from planner.zoo.builder import Layers
 
 
 def mlp(

@@ -10,7 +10,8 @@ import networkx as nx
 from planner.errors import GraphError
 from planner.lowering.assembly import Value
 from planner.lowering.differentiate import check_optimizer, differentiate
-from planner.zoo.builder import Layers, whole_number
+from planner.text import whole_number
+from planner.zoo.builder import Layers
 
 # Blocks per stage; depth counts three convolutions a block, the stem's and the classifier.
 STAGES: Final[Mapping[int, tuple[int, ...]]] = {

@@ -8,7 +8,8 @@ import networkx as nx
 
 from planner.lowering.assembly import Value
 from planner.lowering.differentiate import check_optimizer, differentiate
-from planner.zoo.builder import Layers, whole_number
+from planner.text import whole_number
+from planner.zoo.builder import Layers
 
 # Channels squeezed to and expanded to by each fire module, fire2 first; a pooling stands before the first of each
 # group.

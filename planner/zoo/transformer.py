@@ -11,7 +11,8 @@ from planner.errors import GraphError
 from planner.lowering.assembly import Value
 from planner.lowering.differentiate import check_optimizer, differentiate
 from planner.lowering.operators.lookup import TensorType, output_types
-from planner.zoo.builder import Layers, whole_number
+from planner.text import whole_number
+from planner.zoo.builder import Layers
 
 DType = Literal["float32", "bfloat16", "float16"]
 _DTYPES: Final = get_args(DType)

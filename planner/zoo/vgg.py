@@ -9,7 +9,8 @@ import networkx as nx
 
 from planner.errors import GraphError
 from planner.lowering.differentiate import check_optimizer, differentiate
-from planner.zoo.builder import Layers, whole_number
+from planner.text import whole_number
+from planner.zoo.builder import Layers
 
 # Convolutions per stage; depth counts them and the three fully connected layers.
 VGG_STAGES: Final[Mapping[int, tuple[int, ...]]] = {16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}

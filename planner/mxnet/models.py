@@ -12,8 +12,8 @@ from typing import Final, NamedTuple, final
 import networkx as nx
 
 from planner.errors import GraphError
-from planner.zoo.builder import whole_number
-from planner.zoo.mxnet_graph import Entry, Network
+from planner.mxnet.graph_builder import Entry, Network
+from planner.text import whole_number
 
 
 def mxnet_resnet(

@@ -16,7 +16,7 @@ from planner.errors import GraphError
 from planner.lowering.assembly import Assembly, Value
 from planner.lowering.devices import device as device_named
 from planner.lowering.operators.lookup import TensorType, output_types
-from planner.zoo.mxnet_operators import DECLARATIONS, Work, backward_work, forward_work
+from planner.mxnet.symbols import DECLARATIONS, Work, backward_work, forward_work
 
 SUM_CAP: Final = 8  # MXNET_EXEC_INPLACE_GRAD_SUM_CAP: from so many terms on, a chain of adds instead of one sum
 _NO_WORK: Final = Work(0, 0.0)

@@ -15,7 +15,7 @@ from planner.analysis.candidates import ForwardPart
 from planner.analysis.evaluator import Evaluator
 from planner.graph import Graph
 from planner.kernels.segments import recompute
-from planner.packing.nnvm import MATCH_RANGE, share_blocks
+from planner.mxnet.nnvm import MATCH_RANGE, share_blocks
 from planner.problem import Problem, Proposal
 from planner.search.incumbent import Trials
 from planner.units import MAX_BYTES
