@@ -22,10 +22,10 @@ from planner.memory import Allocation, MemoryModel
 from planner.packing import find_allocator
 from planner.plan import Plan
 from planner.planning.curve import Curve
-from planner.planning.session import Watcher, Work
-from planner.planning.sweep import Progress, Sweep
-from planner.policy import rule_list, rules_of
-from planner.problem import Allocator, Order, Standing, Strategy
+from planner.planning.session import Progress, Session
+from planner.planning.sweep import Sweep, SweepProgress
+from planner.policy import policy_of, rule_list
+from planner.problem import Allocator, Order, Status, Strategy
 from planner.schedule import Schedule
 from planner.search import find_strategy
 from planner.simulator import Trace
@@ -51,7 +51,7 @@ def optimize(
     effort: float = 1.0,
     time_limit: float | None = None,
     seed: int = 0,
-    progress: Callable[[Standing], None] | None = None,
+    progress: Callable[[Status], None] | None = None,
 ) -> Plan:
     """The cheapest plan found that fits the budget; without a budget, the one of least peak.
 
@@ -76,7 +76,7 @@ def optimize(
             what came of each; see `planner.policy`.
         effort: search work relative to the default; counted in moves, so the result is the same on any machine.
         time_limit: seconds; the best plan so far is returned, and says that it was cut short.
-        progress: called at each plan judged, with a `Standing`; it has no say in the result, and what it raises ends
+        progress: called at each plan judged, with a `Status`; it has no say in the result, and what it raises ends
             the search.
     Raises:
         InfeasibleBudget: no plan fits; carries the least that works, and what no plan can go below.
@@ -99,27 +99,32 @@ def optimize(
     if progress is not None and not callable(progress):
         raise PlannerError(f"progress {shown(progress)} is not callable")
     save, recompute = rule_list(save, option="save"), rule_list(recompute, option="recompute")
-    watcher = None if progress is None else Watcher(progress)
+    watcher = None if progress is None else Progress(progress)
     program = as_graph(graph)
     name, search = find_strategy(strategy)
-    work = Work(program, allocator, memory, rules=rules_of(program, memory, save, recompute), watcher=watcher)
-    budget_bytes = None if budget is None else parse_budget(budget, work.keep_all.trace.peak_bytes)
-    problem = work.problem(order=order, seed=seed, effort=float(effort), deadline=deadline)
+    session = Session(program, allocator, memory, policy=policy_of(program, memory, save, recompute), progress=watcher)
+    budget_bytes = None if budget is None else parse_budget(budget, session.keep_all.trace.peak_bytes)
+    problem = session.problem(order=order, seed=seed, effort=float(effort), deadline=deadline)
     try:
-        solution = work.solve(name, search, problem, budget_bytes)
+        candidate = session.solve(name, search, problem, budget_bytes)
     finally:
         if watcher is not None and watcher.failure is not None:  # a strategy may have taken it for its own
             raise watcher.failure
-    report = work.report(
-        name, solution, budget_bytes, "least peak" if budget is None else str(budget), effort=float(effort), order=order
+    report = session.report(
+        name,
+        candidate,
+        budget_bytes,
+        "least peak" if budget is None else str(budget),
+        effort=float(effort),
+        order=order,
     )
     return Plan(
         program,
-        solution.proposal.schedule,
-        solution.allocation,
+        candidate.proposal.schedule,
+        candidate.allocation,
         report,
         name,
-        work.allocator_name,
+        session.allocator_name,
         budget_bytes,
         memory,
         seed,
@@ -144,7 +149,7 @@ def curve(
     time_limit: float | None = None,
     seed: int = 0,
     jobs: int = 1,
-    progress: Progress | None = None,
+    progress: SweepProgress | None = None,
 ) -> Curve:
     """What memory costs: the cheapest plan found at each of many budgets, by each of several strategies.
 
@@ -177,20 +182,20 @@ def curve(
         raise PlannerError(f"jobs {shown(jobs)} is not a number of processes >= 1, or -1 for every core")
     save, recompute = rule_list(save, option="save"), rule_list(recompute, option="recompute")
     program = as_graph(graph)
-    work = Work(program, allocator, memory, rules=rules_of(program, memory, save, recompute))
-    problem = work.problem(order=order, seed=seed, effort=float(effort), deadline=deadline)
-    sweep = Sweep(work, problem, searches, allocator=allocator, jobs=processes, progress=progress)
+    session = Session(program, allocator, memory, policy=policy_of(program, memory, save, recompute))
+    problem = session.problem(order=order, seed=seed, effort=float(effort), deadline=deadline)
+    sweep = Sweep(session, problem, searches, allocator=allocator, jobs=processes, progress=progress)
     points = sweep.points(wanted)
     found = Curve(
         graph=program.name,
         fingerprint=program.fingerprint,
         ops=sum(not op.resident for op in program.ops),
-        keep_all=work.keep_all.figures,
+        keep_all=session.keep_all.figures,
         peak_lower_bound=peak_lower_bound(program, memory).nbytes,
         memory=memory,
         strategies=tuple(searches),
         points=points,
-        allocator=work.allocator_name,
+        allocator=session.allocator_name,
         order=order,
         effort=float(effort),
         seed=seed,

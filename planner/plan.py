@@ -157,10 +157,10 @@ class Plan:
 
     def _verify_rules(self, kept: Trace) -> float:
         """That the steps obey the user's rules; what a plan that obeys costs at least."""
-        from planner.policy import rules_of
+        from planner.policy import policy_of
 
         try:
-            rules = rules_of(self.graph, self.memory, self.save_rules, self.recompute_rules)
+            rules = policy_of(self.graph, self.memory, self.save_rules, self.recompute_rules)
         except PlannerError as error:
             raise VerificationError(f"the plan's rules cannot be: {error}") from None
         found = () if rules is None else rules.rulings

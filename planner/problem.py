@@ -22,7 +22,7 @@ MOST_EFFORT: Final = 1e6
 Watch = Callable[[str, int, float, bool], None]
 
 
-class Standing(msgspec.Struct, frozen=True):
+class Status(msgspec.Struct, frozen=True):
     """Where a search stands: what `progress` of `optimize` is called with, at each plan judged.
 
     Args:
@@ -41,6 +41,10 @@ class Standing(msgspec.Struct, frozen=True):
     overhead_lower_bound: float
     plans_judged: int
     elapsed_seconds: float
+
+
+#: The name that `Status` had in version 0.1.
+Standing = Status
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -83,18 +87,18 @@ class Problem(msgspec.Struct, frozen=True):
         return self.deadline is not None and time.monotonic() > self.deadline
 
 
-def rungs(effort: float) -> Iterator[float]:
+def effort_schedule(effort: float) -> Iterator[float]:
     """The searches an effort is worth: of 1, then 2, then 4, while the sum stays within it; so that more effort only
     adds searches.
 
-    >>> list(rungs(7.5)), list(rungs(0.3))
+    >>> list(effort_schedule(7.5)), list(effort_schedule(0.3))
     ([1.0, 2.0, 4.0], [0.3])
     """
-    rung = min(effort, 1.0)
-    while rung <= effort:
-        yield rung
-        effort -= rung
-        rung *= 2
+    effort_step = min(effort, 1.0)
+    while effort_step <= effort:
+        yield effort_step
+        effort -= effort_step
+        effort_step *= 2
 
 
 def out_of_order(graph: Graph, schedule: Schedule) -> tuple[str, str] | None:

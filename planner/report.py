@@ -37,7 +37,7 @@ class Figures(msgspec.Struct, frozen=True):
     cost: float
 
 
-class Ruling(msgspec.Struct, frozen=True):
+class PatternReport(msgspec.Struct, frozen=True):
     """What came of one rule of the user's; see `planner.policy`.
 
     Args:
@@ -103,7 +103,7 @@ class Report(msgspec.Struct, frozen=True):
         cut_short: True if a time limit or Ctrl-C stopped the search.
         peak_phase: the phase of `peak_op`, where it has one.
         arena_lower_bound: bytes no arena of this schedule goes below, as proven by the allocator; 0 if it says nothing.
-        rules: what came of each rule of the user's; see `Ruling`. Bounds on cost count what they make run again.
+        rules: what came of each rule of the user's; see `PatternReport`. Bounds on cost count what they make run again.
         order: "pinned": plans whose ops first run in another order than the program's were not asked for.
     """
 
@@ -131,7 +131,7 @@ class Report(msgspec.Struct, frozen=True):
     cut_short: bool = False
     peak_phase: Optional[str] = None
     arena_lower_bound: int = 0
-    rules: tuple[Ruling, ...] = ()
+    rules: tuple[PatternReport, ...] = ()
     order: Literal["free", "pinned"] = "free"
 
     @property

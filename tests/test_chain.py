@@ -26,7 +26,7 @@ from planner import Graph, InfeasibleBudget, MemoryModel, Problem, lower, optimi
 from planner.analysis.arrays import encode
 from planner.kernels import chain_dp as kernels
 from planner.search.chain import chain, recurrence
-from planner.search.incumbent import Trials
+from planner.search.incumbent import Incumbent
 
 PLAIN = MemoryModel()
 QUICK = settings(max_examples=settings().max_examples // 2, suppress_health_check=list(HealthCheck))
@@ -268,13 +268,13 @@ def test_the_plan_is_the_cheapest_of_all_persistent_ones(
 
 def cost_apart(graph: Graph, budget: int) -> float:
     """What the judge says of the plan with backward ops shared out as `partitioned` does."""
-    trials = Trials(Problem(graph, budget), "chain")
-    search = recurrence(trials.problem, trials, apart=True)
+    incumbent = Incumbent(Problem(graph, budget), "chain")
+    search = recurrence(incumbent.problem, incumbent, apart=True)
     assert search is not None
     headroom = budget - search.resident_bytes
     if search.solve(headroom) is None:
         return math.inf
-    trace = simulate(graph, trials.evaluator.schedule(search.sequence(headroom)))
+    trace = simulate(graph, incumbent.evaluator.schedule(search.sequence(headroom)))
     assert trace.peak_bytes <= budget
     return trace.cost
 
@@ -288,18 +288,18 @@ def test_the_peak_that_the_recurrence_sees_is_the_judges(
 
 
 def check_prediction(graph: Graph, percent: int, memory: MemoryModel = PLAIN, *, apart: bool = False) -> None:
-    trials = Trials(Problem(graph, None, memory), "chain")
-    search = recurrence(trials.problem, trials, apart=apart)
-    assert trials.best is not None
+    incumbent = Incumbent(Problem(graph, None, memory), "chain")
+    search = recurrence(incumbent.problem, incumbent, apart=apart)
+    assert incumbent.best is not None
     if search is None:
         return
     least = search.solve(None)
     assert least is not None
-    most = max(least, trials.best.peak_bytes - search.resident_bytes)
+    most = max(least, incumbent.best.peak_bytes - search.resident_bytes)
     headroom = least + (most - least) * percent // 100
     assert search.solve(headroom) is not None
     plan = search.plan(headroom)
-    trace = simulate(graph, trials.evaluator.schedule(search.sequence(headroom)), memory=memory)
+    trace = simulate(graph, incumbent.evaluator.schedule(search.sequence(headroom)), memory=memory)
     extra = trace.cost - sum(op.cost for op in graph.ops if not op.resident)
     assert trace.peak_bytes == plan.peak_bytes <= headroom + search.resident_bytes
     assert math.isclose(extra, plan.cost, rel_tol=1e-9, abs_tol=1e-9 * trace.cost)

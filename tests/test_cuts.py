@@ -22,7 +22,7 @@ from planner.analysis.evaluator import evaluator_of
 from planner.bounds.certificate import certified_cost
 from planner.problem import Problem
 from planner.search.cuts import cuts
-from planner.search.evict import Relief
+from planner.search.evict import Eviction
 from planner.search.repair import reruns
 
 SOME = settings(max_examples=settings().max_examples // 2, suppress_health_check=list(HealthCheck))
@@ -164,9 +164,9 @@ def test_relief_brings_the_step_within_the_budget_and_leaves_the_rest_legal(
 ) -> None:
     graph = lower(digraph)
     evaluator = evaluator_of(graph, memory)
-    relief = Relief(evaluator)
+    eviction = Eviction(evaluator)
     budget = budget_of(graph, memory, percent)
-    timeline = relief.timeline(evaluator.keep_all)
+    timeline = eviction.timeline(evaluator.keep_all)
     assert timeline is not None
     assert timeline.tolist() == list(
         simulate(graph, evaluator.schedule(evaluator.keep_all), memory=memory).timeline_bytes
@@ -174,12 +174,12 @@ def test_relief_brings_the_step_within_the_budget_and_leaves_the_rest_legal(
     step = int(timeline.argmax())
     if timeline[step] <= budget:
         return
-    found = relief.relieved(evaluator.keep_all, step, int(timeline[step]) - budget)
+    found = eviction.evict_at_peak(evaluator.keep_all, step, int(timeline[step]) - budget)
     if found is None:
         return
     assert found[: step + 1].tolist() == evaluator.keep_all[: step + 1].tolist()
     assert len(reruns(found)) == len(found) - len(evaluator.keep_all)
-    after = relief.timeline(found)
+    after = eviction.timeline(found)
     if after is not None:
         trace = simulate(graph, evaluator.schedule(found), memory=memory)
         assert list(trace.timeline_bytes) == after.tolist()
@@ -206,7 +206,7 @@ def test_interrupting_keeps_the_best_plan(monkeypatch: pytest.MonkeyPatch) -> No
     def interrupted(*_args: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(refine.Refinement, "thin", interrupted)
+    monkeypatch.setattr(refine.Repair, "prune", interrupted)
     monkeypatch.setattr("planner.search.incumbent.Trials.stop", lambda self: self.cut_short)
     proposal = cuts(Problem(lower(cases.CASES["C2"].digraph()), 232))
     assert proposal.cut_short

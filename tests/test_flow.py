@@ -147,7 +147,7 @@ def test_before_and_after_are_what_the_graph_reaches(digraph: nx.DiGraph, data: 
 @given(digraph=GRAPHS, data=st.data())
 def test_values_of_different_holders_are_never_on_one_storage(digraph: nx.DiGraph, data: st.DataObject) -> None:
     graph = lower(digraph)
-    holder = storages(encode(graph, MemoryModel()).arrays).holder
+    storage_rep = storages(encode(graph, MemoryModel()).arrays).storage_rep
     index = {name: v for v, name in enumerate(graph.tensors)}
     schedule = data.draw(schedules(graph))
     steps = [*schedule.steps, None]
@@ -156,7 +156,7 @@ def test_values_of_different_holders_are_never_on_one_storage(digraph: nx.DiGrap
             continue  # until the frees after a step are done, an in-place output and its input share
         on: dict[Any, set[int]] = {}
         for value, storage in moment.on.items():
-            on.setdefault(storage, set()).add(int(holder[index[value]]))
+            on.setdefault(storage, set()).add(int(storage_rep[index[value]]))
         assert all(len(holders - {-1}) <= 1 for holders in on.values())
 
 
@@ -180,17 +180,17 @@ def test_no_step_of_any_schedule_takes_less_than_its_working_set(
 def cheapest_choice(graph: Graph, instant: Instant, row: int, price: Fraction) -> Fraction:
     """Every set of ops to run again, tried: what it demands and does not make again is live and paid for, in units."""
     shared = instant.storages
-    arrays, holder = shared.arrays, shared.holder
+    arrays, storage_rep = shared.arrays, shared.storage_rep
     before, after = np.empty((2, len(graph.ops)), dtype=np.bool_)
     flow.descendants(arrays, row, after)
     flow.ancestors(arrays, row, before)
     index = {name: v for v, name in enumerate(graph.tensors)}
     maker = [int(k) for k in arrays.producer]
-    at_hand = {int(holder[index[v]]) for v in graph.ops[row].reads}
+    live_here = {int(storage_rep[index[v]]) for v in graph.ops[row].reads}
     asked = {index[v] for k, op in enumerate(graph.ops) if after[k] for v in op.reads} | {
         index[v] for v in graph.outputs
     }
-    wanted = {int(holder[v]) for v in asked if not after[maker[v]]} - at_hand - {-1}
+    wanted = {int(storage_rep[v]) for v in asked if not after[maker[v]]} - live_here - {-1}
     candidates = [
         k for k, op in enumerate(graph.ops) if not op.resident and not after[k] and (op.recomputable or not before[k])
     ]
@@ -198,7 +198,7 @@ def cheapest_choice(graph: Graph, instant: Instant, row: int, price: Fraction) -
     for chosen in itertools.chain.from_iterable(
         itertools.combinations(candidates, k) for k in range(len(candidates) + 1)
     ):
-        demanded = wanted | {int(holder[index[v]]) for k in chosen for v in graph.ops[k].reads} - at_hand - {-1}
+        demanded = wanted | {int(storage_rep[index[v]]) for k in chosen for v in graph.ops[k].reads} - live_here - {-1}
         live = sum(int(shared.holder_bytes[h]) for h in demanded if maker[h] not in chosen)
         cost = sum(int(shared.step_cost[k]) for k in chosen if before[k])
         if best is None or cost + price * live < best:
@@ -276,32 +276,32 @@ def test_restoring_keeps_within_the_room_and_counts_what_is_live(
     row = data.draw(st.sampled_from([k for k, op in enumerate(graph.ops) if not op.resident]))
     instant = first_run(storages(encode(graph, MemoryModel()).arrays), row)
     shared = instant.storages
-    arrays, holder = shared.arrays, shared.holder
-    at_hand = np.zeros(len(holder), dtype=np.bool_)
-    at_hand[[h for v in graph.ops[row].reads if (h := int(holder[list(graph.tensors).index(v)])) >= 0]] = True
-    before = instant.cut(float(shared.most)).again
-    again = before.copy()
+    arrays, storage_rep = shared.arrays, shared.storage_rep
+    live_here = np.zeros(len(storage_rep), dtype=np.bool_)
+    live_here[[h for v in graph.ops[row].reads if (h := int(storage_rep[list(graph.tensors).index(v)])) >= 0]] = True
+    before = instant.cut(float(shared.most)).rerun
+    rerun = before.copy()
     order = np.array(data.draw(st.permutations(np.flatnonzero(before).tolist())), dtype=np.int64)
     live = unroll.restore(
         arrays,
-        holder,
+        storage_rep,
         shared.holder_bytes,
         instant.needed,
-        at_hand,
-        again,
+        live_here,
+        rerun,
         order,
-        np.empty(len(holder), dtype=np.int64),
+        np.empty(len(storage_rep), dtype=np.int64),
         room,
     )
 
-    def counted(again: Any) -> int:
+    def counted(rerun: Any) -> int:
         index = {name: v for v, name in enumerate(graph.tensors)}
-        read = {int(holder[index[v]]) for k, op in enumerate(graph.ops) if again[k] for v in op.reads}
-        asked = {h for h in read if h >= 0 and not at_hand[h]} | set(np.flatnonzero(instant.needed).tolist())
-        return sum(int(shared.holder_bytes[h]) for h in asked if not again[arrays.producer[h]])
+        read = {int(storage_rep[index[v]]) for k, op in enumerate(graph.ops) if rerun[k] for v in op.reads}
+        asked = {h for h in read if h >= 0 and not live_here[h]} | set(np.flatnonzero(instant.needed).tolist())
+        return sum(int(shared.holder_bytes[h]) for h in asked if not rerun[arrays.producer[h]])
 
-    assert not (again & ~before).any()
-    assert live == counted(again)
+    assert not (rerun & ~before).any()
+    assert live == counted(rerun)
     assert live <= max(room, counted(before))
 
 

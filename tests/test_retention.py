@@ -23,7 +23,7 @@ from test_laws import layered_digraphs
 from planner import Graph, InfeasibleBudget, MemoryModel, TimeLimit, lower, simulate
 from planner.analysis.evaluator import Evaluator
 from planner.kernels.anneal import annealing, changes, draws, moves, orders, runs
-from planner.kernels.anneal import drops as relief
+from planner.kernels.anneal import drops as eviction
 from planner.kernels.anneal import liveness as memory
 from planner.kernels.anneal import state as layout
 from planner.problem import Problem, Proposal
@@ -118,7 +118,7 @@ def test_the_greedy_drops_leave_a_legal_sequence_with_its_memory(
     bench = Bench(graph, MemoryModel(), seed=seed)
     bench.state.load(bench.evaluator.keep_all, 0)
     before = naive_peak(graph, keep_all(graph))
-    relief.relieve(
+    eviction.relieve(
         bench.s, bench.f, 30, at_once, thrift, 0.5, np.zeros((at_once, 2), dtype=np.int64), np.zeros(at_once)
     )
     schedule = canonical_steps(graph, bench.sequence())
@@ -188,7 +188,7 @@ def test_an_input_that_dies_in_place_is_counted_once() -> None:
 def test_every_kernel_is_compiled_for_one_signature() -> None:
     retention(Problem(lower(cases.C2.digraph()), 248))
     retention(Problem(lower(cases.C1.digraph()), None))
-    modules = (annealing, changes, draws, layout, memory, moves, orders, relief, runs)
+    modules = (annealing, changes, draws, layout, memory, moves, orders, eviction, runs)
     kernels = {
         name: value for module in modules for name, value in vars(module).items() if hasattr(value, "signatures")
     }

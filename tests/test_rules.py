@@ -45,10 +45,10 @@ from planner import (
 from planner.analysis.arrays import encode
 from planner.analysis.evaluator import Evaluator
 from planner.kernels.mark_rerun import mirror, read_runs
-from planner.policy import rule_list, rules_of
+from planner.policy import policy_of, rule_list
 from planner.policy.check import check_obeyed, forward_ops
 from planner.policy.patterns import matching
-from planner.problem import Problem, Standing
+from planner.problem import Problem, Status
 from planner.schedule import Compute, Schedule
 from planner.search import strategy_names
 
@@ -531,28 +531,28 @@ def test_the_check_of_a_schedule_is_the_rule_in_other_words(digraph: nx.DiGraph,
     schedule = canonical_steps(graph, data.draw(op_sequences(graph)))
     broken = waits(graph, schedule, name)
     if broken is None:
-        check_obeyed(graph, schedule, saved=(), again=(name,))
+        check_obeyed(graph, schedule, saved=(), rerun=(name,))
     else:
         with pytest.raises(VerificationError, match="a rule says recompute"):
-            check_obeyed(graph, schedule, saved=(), again=(name,))
+            check_obeyed(graph, schedule, saved=(), rerun=(name,))
     if schedule.computes.count(name) > 1:
         with pytest.raises(VerificationError, match="runs again; a rule says save"):
-            check_obeyed(graph, schedule, saved=(name,), again=())
+            check_obeyed(graph, schedule, saved=(name,), rerun=())
     else:
-        check_obeyed(graph, schedule, saved=(name,), again=())
+        check_obeyed(graph, schedule, saved=(name,), rerun=())
 
 
 def test_a_value_freed_late_or_never_has_waited() -> None:
     kept = steps("f1 f2 f3 loss -f3 -f2 f2 b3 -f2 -loss b2 -f1 -b3 b1 -b2")
     with pytest.raises(VerificationError, match="'f2' waited 1 steps to be freed"):
-        check_obeyed(CHAIN, kept, saved=(), again=("f2",))
+        check_obeyed(CHAIN, kept, saved=(), rerun=("f2",))
     with pytest.raises(VerificationError, match="'f3' is kept to the end"):
-        check_obeyed(CHAIN, steps("f1 f2 f3 loss b3 -f2 -loss b2 -f1 -b3 b1 -b2"), saved=(), again=("f3",))
+        check_obeyed(CHAIN, steps("f1 f2 f3 loss b3 -f2 -loss b2 -f1 -b3 b1 -b2"), saved=(), rerun=("f3",))
     # made again, but before the forward part was over
     early = steps("f1 f2 -f2 f2 f3 loss -f3 b3 -f2 -loss b2 -f1 -b3 b1 -b2")
     simulate(CHAIN, early)
     with pytest.raises(VerificationError, match="reads 'f2', kept since it was made"):
-        check_obeyed(CHAIN, early, saved=(), again=("f2",))
+        check_obeyed(CHAIN, early, saved=(), rerun=("f2",))
 
 
 # ------------------------------------------------------------------------------------------------ laws over every
@@ -584,7 +584,7 @@ def able(graph: Graph, save: Sequence[str], recompute: Sequence[str]) -> list[st
     left = []
     for rule in recompute:
         try:
-            rules_of(graph, MemoryModel(), save, [rule])
+            policy_of(graph, MemoryModel(), save, [rule])
             left.append(rule)
         except PlannerError:
             assert not plain(graph, rule.removeprefix("name:"))
@@ -646,7 +646,7 @@ def test_rules_leave_the_result_the_same_each_time(strategy: str, case: Any, per
         except InfeasibleBudget as refused:
             return str(refused)
 
-    heard: list[Standing] = []
+    heard: list[Status] = []
     first = found()
     so_far = [(s.strategy, s.peak_bytes, s.overhead, s.plans_judged) for s in heard]
     heard.clear()
@@ -663,9 +663,9 @@ def cheapest_obedient(graph: Graph, budget: int, saved: set[str], again: set[str
     """
     forward = forward_ops(graph)
     residents = sum(t.nbytes for o in graph.ops if o.resident for t in o.outputs)
-    at_hand = {t.name for o in graph.ops if o.resident for t in o.outputs}
+    live_here = {t.name for o in graph.ops if o.resident for t in o.outputs}
     ops = [o for o in graph.ops if not o.resident]
-    goal = {v for v in graph.outputs if v not in at_hand}
+    goal = {v for v in graph.outputs if v not in live_here}
     start: tuple[frozenset[tuple[str, bool]], frozenset[str]] = (frozenset(), frozenset())
     best = {start: 0.0}
     queue: list[tuple[float, int, Any]] = [(0.0, 0, start)]
@@ -688,7 +688,7 @@ def cheapest_obedient(graph: Graph, budget: int, saved: set[str], again: set[str
                 continue
             made = {t.name for t in o.outputs}
             inner = first and o.name in forward
-            usable = at_hand | {
+            usable = live_here | {
                 value for value, old in live if inner or not old or graph.producer[value].name not in again
             }
             if (
@@ -738,7 +738,7 @@ def test_no_plan_within_rules_beats_the_exhaustive_search_and_bounds_are_true(
 def test_the_cheapest_obedient_plan_is_keep_all_and_what_the_rules_make_run_again(case: Any) -> None:
     graph, save, recompute = case
     recompute = able(graph, save, recompute)
-    rules = rules_of(graph, MemoryModel(), save, recompute)
+    rules = policy_of(graph, MemoryModel(), save, recompute)
     assume(rules is not None)
     assert rules is not None
     assert tuple(dict.fromkeys(rules.base.computes)) == keep_all(graph).computes
@@ -846,24 +846,24 @@ def test_a_curve_obeys_the_rules_at_every_point_in_one_process_or_two() -> None:
 
 
 def test_progress_hears_of_each_plan_judged_and_ends_with_the_best() -> None:
-    heard: list[Standing] = []
+    heard: list[Status] = []
     graph = zoo.chain(32, reads=("in",))
     plan = optimize(graph, "50%", strategy="chen-budget", allocator=None, progress=heard.append)
-    assert [standing.plans_judged for standing in heard] == list(range(1, len(heard) + 1))
-    assert {standing.strategy for standing in heard} == {"chen-budget"}
+    assert [status.plans_judged for status in heard] == list(range(1, len(heard) + 1))
+    assert {status.strategy for status in heard} == {"chen-budget"}
     assert heard[0].overhead is None  # keep-all does not fit
     assert heard[-1].overhead == pytest.approx(plan.report.overhead)
     assert heard[-1].peak_bytes == plan.report.plan.peak_bytes
-    fitting = [standing.overhead for standing in heard if standing.overhead is not None]
+    fitting = [status.overhead for status in heard if status.overhead is not None]
     assert fitting == sorted(fitting, reverse=True)
     assert all(a.elapsed_seconds <= b.elapsed_seconds for a, b in pairwise(heard))
-    assert {standing.overhead_lower_bound for standing in heard} == {0.0}
+    assert {status.overhead_lower_bound for status in heard} == {0.0}
 
 
 def test_progress_knows_what_rules_cost_at_least() -> None:
-    heard: list[Standing] = []
+    heard: list[Status] = []
     optimize(CHAIN, recompute="f2", allocator=None, progress=heard.append)
-    assert {standing.overhead_lower_bound for standing in heard} == {8 / 7 - 1}
+    assert {status.overhead_lower_bound for status in heard} == {8 / 7 - 1}
 
 
 class Stop(Exception):
@@ -882,7 +882,7 @@ class Stop(Exception):
 def test_what_progress_raises_ends_the_search_as_it_is(strategy: str, failure: Exception) -> None:
     calls = 0
 
-    def progress(standing: Standing) -> None:
+    def progress(status: Status) -> None:
         nonlocal calls
         calls += 1
         if calls >= 2:
@@ -937,11 +937,11 @@ def test_progress_is_shown_on_a_terminal_only(run: Callable[..., Answer], monkey
     from planner.cli import progress as view
 
     shown = []
-    monkeypatch.setattr(view, "standing_line", lambda standing: shown.append(standing) or "")
+    monkeypatch.setattr(view, "standing_line", lambda status: shown.append(status) or "")
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setattr(rich.console.Console, "is_terminal", True)
     answer = run("optimize", "chain:12", "--budget", "60%")
     assert answer.code == 0
     assert answer.out.startswith("Plan  chain")
     assert shown
-    assert all(isinstance(standing, Standing) for standing in shown)
+    assert all(isinstance(status, Status) for status in shown)

@@ -71,8 +71,8 @@ def check(graph: Graph, memory: MemoryModel, data: st.DataObject, oracle: Callab
             continue
         event("no plan" if cost is None else f"above one run, {len(rows)} instants")
         assert cost is None or bound <= cost * (1 + 1e-12)
-        again = certified_cost(graph, memory, budget, plan_cost=cost or 4 * one_run).cost
-        assert cost is None or again <= cost
+        rerun = certified_cost(graph, memory, budget, plan_cost=cost or 4 * one_run).cost
+        assert cost is None or rerun <= cost
 
 
 @SOME
@@ -117,7 +117,7 @@ def cheapest_runs(graph: Graph, memory: MemoryModel, rows: list[int], budget: in
     starts; in units.
     """
     shared = storages_of(graph, memory)
-    holder, names = shared.holder, list(graph.tensors)
+    storage_rep, names = shared.storage_rep, list(graph.tensors)
     index = {name: v for v, name in enumerate(names)}
     maker = {name: k for k, op in enumerate(graph.ops) for name in (tensor.name for tensor in op.outputs)}
     reach = nx.DiGraph()
@@ -130,9 +130,9 @@ def cheapest_runs(graph: Graph, memory: MemoryModel, rows: list[int], budget: in
     after = [nx.descendants(reach, row) | {row} for row in rows]
 
     def read(ops: set[int]) -> set[int]:
-        return {int(holder[index[v]]) for k in ops for v in graph.ops[k].reads} - {-1}
+        return {int(storage_rep[index[v]]) for k in ops for v in graph.ops[k].reads} - {-1}
 
-    ends = {int(holder[index[v]]) for v in graph.outputs} - {-1}
+    ends = {int(storage_rep[index[v]]) for v in graph.outputs} - {-1}
     first_runs = [after[i] & before[i + 1] for i in range(len(rows))]
     free: list[list[int]] = [[] for _ in rows]
     waiting = set(ends)

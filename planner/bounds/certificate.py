@@ -181,14 +181,14 @@ def _profile(storages: Storages) -> Ints:
     """Where to look: about the bytes at each op's step in program order, every value kept to its last reader, inputs
     twice.
     """
-    arrays, holder = storages.arrays, storages.holder
+    arrays, storage_rep = storages.arrays, storages.storage_rep
     n = len(arrays.cost)
-    last = np.full(len(holder), -1, dtype=np.int64)
-    readers, read = np.repeat(np.arange(n), np.diff(arrays.read_ptr)), holder[arrays.read_value]
+    last = np.full(len(storage_rep), -1, dtype=np.int64)
+    readers, read = np.repeat(np.arange(n), np.diff(arrays.read_ptr)), storage_rep[arrays.read_value]
     np.maximum.at(last, read[read >= 0], readers[read >= 0])
-    ends = holder[np.flatnonzero(arrays.is_output)]
+    ends = storage_rep[np.flatnonzero(arrays.is_output)]
     last[ends[ends >= 0]] = n - 1
-    held = np.flatnonzero((holder == np.arange(len(holder))) & (last > arrays.producer))
+    held = np.flatnonzero((storage_rep == np.arange(len(storage_rep))) & (last > arrays.producer))
     change = np.zeros(n + 1, dtype=np.int64)
     np.add.at(change, arrays.producer[held] + 1, storages.holder_bytes[held])
     np.subtract.at(change, last[held] + 1, storages.holder_bytes[held])

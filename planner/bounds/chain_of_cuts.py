@@ -53,7 +53,7 @@ class Choice(NamedTuple):
     other: Holders
     made: Flags
     exact: bool
-    forced: Flags | None
+    must_rerun: Flags | None
     paid: int
 
 
@@ -71,16 +71,16 @@ class Series:
         self.storages, self.rows = storages, tuple(rows)
         self.before, self.after = np.zeros((2, k + 1, n), dtype=np.bool_)
         self.before[k] = ~arrays.resident
-        self.read: Flags = np.zeros((k + 1, len(storages.holder)), dtype=np.bool_)
+        self.read: Flags = np.zeros((k + 1, len(storages.storage_rep)), dtype=np.bool_)
         for i, row in enumerate(rows):
             ancestors(arrays, row, self.before[i])
             descendants(arrays, row, self.after[i])
         self.room = [budget - int(storages.working_bytes[row]) for row in rows]
         self._reader = np.repeat(np.arange(n), np.diff(arrays.read_ptr))
-        self._reads = storages.holder[arrays.read_value]
+        self._reads = storages.storage_rep[arrays.read_value]
         for i, row in enumerate(rows):
             self.read[i] = self.read_by(np.arange(n) == row)
-        ends = storages.holder[np.flatnonzero(arrays.is_output)]
+        ends = storages.storage_rep[np.flatnonzero(arrays.is_output)]
         self.read[k, ends[ends >= 0]] = True  # what has to be live at the end is as if read there
         self.solved = 0
         self._known: dict[tuple[object, ...], Choice | None] = {}
@@ -94,7 +94,7 @@ class Series:
 
     def read_by(self, ops: Flags) -> Flags:
         """The holders that some ops read."""
-        found = np.zeros(len(self.storages.holder), dtype=np.bool_)
+        found = np.zeros(len(self.storages.storage_rep), dtype=np.bool_)
         holders = self._reads[ops[self._reader]]
         found[holders[holders >= 0]] = True
         return found
@@ -116,10 +116,10 @@ class Series:
         self.solved += 1
         shared, arrays = self.storages, self.storages.arrays
         before, after = self.before[i], self.after[i] & self.before[j]
-        at_hand = self.read[i].copy()
-        at_hand[list(facts[i].live)] = True
-        room = self.room[i] - int(shared.holder_bytes[at_hand & ~self.read[i]].sum())
-        absent = np.zeros(len(at_hand), dtype=np.bool_)
+        live_here = self.read[i].copy()
+        live_here[list(facts[i].live)] = True
+        room = self.room[i] - int(shared.holder_bytes[live_here & ~self.read[i]].sum())
+        absent = np.zeros(len(live_here), dtype=np.bool_)
         absent[list(facts[i].absent)] = True
         needed = self.read_by(after) | self.read[j]
         needed[list(later)] = True
@@ -130,37 +130,37 @@ class Series:
                 if part is None:
                     return None
                 needed[list(facts[between].live)] = True
-                if part.forced is not None:
-                    before, after = before & ~part.forced, after | part.forced
-                    needed |= self.read_by(part.forced)
+                if part.must_rerun is not None:
+                    before, after = before & ~part.must_rerun, after | part.must_rerun
+                    needed |= self.read_by(part.must_rerun)
                     paid += part.paid
-        needed &= ~at_hand & ~after[arrays.producer]
-        forced: Flags | None = None
+        needed &= ~live_here & ~after[arrays.producer]
+        must_rerun: Flags | None = None
         while (asked := needed & absent).any():
-            again = np.zeros(len(before), dtype=np.bool_)
-            again[arrays.producer[asked]] = True
-            if (again & before & ~arrays.recomputable).any():
+            rerun = np.zeros(len(before), dtype=np.bool_)
+            rerun[arrays.producer[asked]] = True
+            if (rerun & before & ~arrays.recomputable).any():
                 return None
-            paid += int(shared.step_cost[again & before].sum())
-            forced = again if forced is None else forced | again
-            before, after = before & ~again, after | again
-            needed = (needed | self.read_by(again)) & ~at_hand & ~after[arrays.producer]
+            paid += int(shared.step_cost[rerun & before].sum())
+            must_rerun = rerun if must_rerun is None else must_rerun | rerun
+            before, after = before & ~rerun, after | rerun
+            needed = (needed | self.read_by(rerun)) & ~live_here & ~after[arrays.producer]
         if room < 0:
             return None
-        instant = Instant(shared, before=before, after=after, at_hand=at_hand, needed=needed, absent=absent)
+        instant = Instant(shared, before=before, after=after, live_here=live_here, needed=needed, absent=absent)
         best = best_price(instant, room, self._price.get((i, j), 0.0))
         if best.bound is None:
             return None
         self._price[i, j] = best.price
 
         def chosen(cut: Cut | None) -> tuple[Holders, Flags]:
-            again = after if cut is None else after | cut.again
-            live = (needed | self.read_by(again & ~after)) & ~at_hand & ~again[arrays.producer]
-            return frozenset(np.flatnonzero(live).tolist()), again
+            rerun = after if cut is None else after | cut.rerun
+            live = (needed | self.read_by(rerun & ~after)) & ~live_here & ~rerun[arrays.producer]
+            return frozenset(np.flatnonzero(live).tolist()), rerun
 
         live, made = chosen(best.few if best.many is None else best.many)
         exact = best.few is None if best.many is None else best.many.again_cost <= best.bound
-        return Choice(best.bound + paid, live, chosen(best.few)[0], made, exact, forced, paid)
+        return Choice(best.bound + paid, live, chosen(best.few)[0], made, exact, must_rerun, paid)
 
     def least(self, *, floor: Fraction, limit: Fraction | None, most: int) -> tuple[Fraction | None, tuple[Facts, ...]]:
         """The least cost of any plan, or a bound on it, and the facts of the leaf that has it; None where no plan fits.
@@ -183,10 +183,10 @@ class Series:
             if split is None or (limit is not None and bound >= limit) or self.solved >= most:
                 return bound, facts
             heapq.heappop(leaves)
-            i, holder = split
+            i, storage_rep = split
             for one in (
-                facts[i]._replace(live=facts[i].live | {holder}),
-                facts[i]._replace(absent=facts[i].absent | {holder}),
+                facts[i]._replace(live=facts[i].live | {storage_rep}),
+                facts[i]._replace(absent=facts[i].absent | {storage_rep}),
             ):
                 made += 1
                 child = (*facts[:i], one, *facts[i + 1 :])
@@ -218,16 +218,16 @@ class Series:
         """
         made_by, nbytes = self.storages.arrays.producer, self.storages.holder_bytes
         asked = [
-            (i, holder)
+            (i, storage_rep)
             for i in range(1, len(parts))
-            for holder in parts[i].live - parts[i - 1].live - facts[i - 1].live - facts[i].absent
-            if not (self.read[i - 1, holder] or parts[i - 1].made[made_by[holder]])
+            for storage_rep in parts[i].live - parts[i - 1].live - facts[i - 1].live - facts[i].absent
+            if not (self.read[i - 1, storage_rep] or parts[i - 1].made[made_by[storage_rep]])
         ]
         if not asked:
             asked = [
-                (i, holder)
+                (i, storage_rep)
                 for i, part in enumerate(parts)
                 if not part.exact
-                for holder in (part.live ^ part.other) - facts[i].live - facts[i].absent
+                for storage_rep in (part.live ^ part.other) - facts[i].live - facts[i].absent
             ]
         return max(asked, key=lambda pair: (nbytes[pair[1]], -pair[0], pair[1]), default=None)

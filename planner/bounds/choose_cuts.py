@@ -95,7 +95,7 @@ def _occupied(storages: Storages, first_runs: Flags, made: Flags, held: Flags, s
         held [m]: holders that are live where it ends.
         start, end: where that is in the program.
     """
-    arrays, holder, nbytes = storages.arrays, storages.holder, storages.holder_bytes
+    arrays, storage_rep, nbytes = storages.arrays, storages.storage_rep, storages.holder_bytes
     n = len(arrays.cost)
     asked = np.where(held, end, n + 1)  # the first op that asks for each holder, and the last
     until = np.where(held, end, -1)
@@ -110,7 +110,7 @@ def _occupied(storages: Storages, first_runs: Flags, made: Flags, held: Flags, s
         asked[read] = np.minimum(asked[read], at)
         until[read] = np.maximum(until[read], at)
     there = np.maximum(0, born + first_runs[arrays.producer])  # at the first run of its own op it is in the working set
-    holds = np.flatnonzero((until > born) & (holder == np.arange(len(holder))))
+    holds = np.flatnonzero((until > born) & (storage_rep == np.arange(len(storage_rep))))
     change = np.zeros(n + 2, dtype=np.int64)
     np.add.at(change, there[holds], nbytes[holds])
     np.subtract.at(change, until[holds] + 1, nbytes[holds])
@@ -124,5 +124,5 @@ def _occupied(storages: Storages, first_runs: Flags, made: Flags, held: Flags, s
 def _read(storages: Storages, op: int) -> Ints:
     """The holders that an op reads, repeats included."""
     arrays = storages.arrays
-    read = storages.holder[arrays.read_value[arrays.read_ptr[op] : arrays.read_ptr[op + 1]]]
+    read = storages.storage_rep[arrays.read_value[arrays.read_ptr[op] : arrays.read_ptr[op + 1]]]
     return read[read >= 0]

@@ -34,7 +34,7 @@ class Storages(NamedTuple):
     """
 
     arrays: Arrays
-    holder: Ints
+    storage_rep: Ints
     holder_bytes: Ints
     working_bytes: Ints
     step_cost: Ints
@@ -50,8 +50,8 @@ def storages_of(graph: Graph, memory: MemoryModel) -> Storages:
 
 def storages(arrays: Arrays) -> Storages:
     """Holders and whole costs of a program."""
-    holder = np.empty(len(arrays.producer), dtype=np.int64)
-    holders(arrays, holder)
+    storage_rep = np.empty(len(arrays.producer), dtype=np.int64)
+    holders(arrays, storage_rep)
     holder_bytes = arrays.storage_bytes[arrays.root]
     cost = np.where(arrays.resident, 0.0, arrays.cost)
     total = math.fsum(cost.tolist())
@@ -60,9 +60,9 @@ def storages(arrays: Arrays) -> Storages:
     exponent = max(-1000, math.frexp(total)[1] - bits) if total > 0 else 0
     step_cost = np.floor(np.ldexp(cost, -exponent)).astype(np.int64)
     working_bytes = np.empty(len(cost), dtype=np.int64)
-    working_sets(arrays, holder, np.full(len(holder), -1, dtype=np.int64), working_bytes)
+    working_sets(arrays, storage_rep, np.full(len(storage_rep), -1, dtype=np.int64), working_bytes)
     return Storages(
-        arrays, holder, holder_bytes, working_bytes, step_cost, math.ldexp(1.0, exponent), int(step_cost.sum()) + 1
+        arrays, storage_rep, holder_bytes, working_bytes, step_cost, math.ldexp(1.0, exponent), int(step_cost.sum()) + 1
     )
 
 
@@ -80,7 +80,7 @@ class Cut(NamedTuple):
 
     price: float
     value: int
-    again: Flags
+    rerun: Flags
     again_cost: int
     live_bytes: int
 
@@ -115,21 +115,21 @@ class Instant:
         *,
         before: Flags,
         after: Flags,
-        at_hand: Flags,
+        live_here: Flags,
         fixed: Flags | None = None,
         needed: Flags | None = None,
         absent: Flags | None = None,
     ) -> None:
         self.storages = storages
-        arrays, holder = storages.arrays, storages.holder
-        n, m = len(arrays.cost), len(holder)
+        arrays, storage_rep = storages.arrays, storages.storage_rep
+        n, m = len(arrays.cost), len(storage_rep)
         rerunnable = arrays.recomputable if fixed is None else arrays.recomputable & ~fixed
         self._sink = np.where(before, np.where(rerunnable, storages.step_cost, UNBOUNDED), 0)
         self._sink[after | arrays.resident] = 0
         self._sink = np.concatenate((self._sink, np.zeros(m, dtype=np.int64)))
         self.needed: Flags = np.empty(m, dtype=np.bool_) if needed is None else needed
         if needed is None:
-            needs(arrays, holder, after, at_hand, self.needed)
+            needs(arrays, storage_rep, after, live_here, self.needed)
         rows = np.flatnonzero(self.needed)
         stuck = before[arrays.producer[rows]] & ~rerunnable[arrays.producer[rows]]
         self.fixed_bytes = int(storages.holder_bytes[rows[stuck]].sum())
@@ -141,7 +141,7 @@ class Instant:
         arcs = 2 * (len(arrays.read_value) + m)
         self._first = np.empty(n + m + 1, dtype=np.int64)
         to, mate, weight = (np.empty(arcs, dtype=np.int64) for _ in range(3))
-        used = network(arrays, holder, after, at_hand, self.needed, self._first, to, mate, weight)
+        used = network(arrays, storage_rep, after, live_here, self.needed, self._first, to, mate, weight)
         self._to, self._mate, weight = to[:used].copy(), mate[:used].copy(), weight[:used]
         if absent is not None:  # what asks for one of them makes it again: no bytes to pay instead
             weight[(weight >= 0) & absent[weight]] = -1
@@ -196,7 +196,7 @@ class Instant:
         self._flows = [flow for flow in self._flows if flow.price != price][-3:]
         self._flows.append(_Flow(price, residual, sink, excess, supply, capacity))
         on_source_side = self._label > len(self._label)
-        again = on_source_side[:n] & (self._sink[:n] < UNBOUNDED)
+        rerun = on_source_side[:n] & (self._sink[:n] < UNBOUNDED)
         arrays, held = self.storages.arrays, self.storages.holder_bytes
         paid = self._paid[~on_source_side[arrays.producer[self._paid]]]
         chosen = self._priced_holder[
@@ -205,8 +205,8 @@ class Instant:
         return Cut(
             price=price,
             value=int((self._sink - sink).sum()),
-            again=again,
-            again_cost=int(self._sink[:n][again].sum()),
+            rerun=rerun,
+            again_cost=int(self._sink[:n][rerun].sum()),
             live_bytes=self.fixed_bytes + int(held[paid].sum()) + int(held[chosen].sum()),
         )
 
@@ -217,7 +217,7 @@ def first_run(storages: Storages, row: int) -> Instant:
     before, after = np.empty((2, len(arrays.cost)), dtype=np.bool_)
     ancestors(arrays, row, before)
     descendants(arrays, row, after)
-    at_hand = np.zeros(len(storages.holder), dtype=np.bool_)
-    read = storages.holder[arrays.read_value[arrays.read_ptr[row] : arrays.read_ptr[row + 1]]]
-    at_hand[read[read >= 0]] = True
-    return Instant(storages, before=before, after=after, at_hand=at_hand)
+    live_here = np.zeros(len(storages.storage_rep), dtype=np.bool_)
+    read = storages.storage_rep[arrays.read_value[arrays.read_ptr[row] : arrays.read_ptr[row + 1]]]
+    live_here[read[read >= 0]] = True
+    return Instant(storages, before=before, after=after, live_here=live_here)

@@ -66,7 +66,7 @@ class Stages:
         self._last = _last_stages(self.program)
         self._dies = _deaths(self.program)
         self.live: dict[tuple[int, int], int] = {}
-        self.again: dict[tuple[int, int], int] = {}
+        self.rerun: dict[tuple[int, int], int] = {}
         self.stays: dict[tuple[int, int], int] = {}
         self.through: list[int] = []  # bytes that stay through each stage
         self._columns()
@@ -74,7 +74,7 @@ class Stages:
     @cached_property
     def entries(self) -> int:
         """About how many non-zeros the matrix has; known before there is one."""
-        return 6 * len(self.live) + 8 * len(self.again)
+        return 6 * len(self.live) + 8 * len(self.rerun)
 
     def build(self) -> None:
         """The rows."""
@@ -94,7 +94,7 @@ class Stages:
         for i, row in enumerate(program.rows):
             last = min(max((self._last[v] for v in row.outs), default=0), self._dies[i], self.count)
             for t in range(i + 1, last + 1) if not row.once else ():
-                self.again[t, i] = self._column(program.costs[i])
+                self.rerun[t, i] = self._column(program.costs[i])
         for t, v in self.live:
             if program.nbytes[v] and t <= self.count:
                 self.stays[t, v] = self._column(0.0)
@@ -114,17 +114,17 @@ class Stages:
 
     def _made(self, t: int, v: int) -> list[tuple[int, float]]:
         """Where v may come from in stage t: live at its start, or made in it."""
-        columns = (self.live.get((t, v)), self.again.get((t, self.program.maker[v])))
+        columns = (self.live.get((t, v)), self.rerun.get((t, self.program.maker[v])))
         return [(column, -1.0) for column in columns if column is not None]
 
     def _flow(self, t: int) -> None:
         """What is read is there, and what stays was there or is made."""
         program = self.program
         for i in range(min(t + 1, self.count)):
-            again = self.again.get((t, i))
+            rerun = self.rerun.get((t, i))
             for v in set(program.rows[i].reads):
-                if program.maker[v] >= 0 and (i == t or again is not None):
-                    own = [] if i == t else [(again or 0, 1.0)]
+                if program.maker[v] >= 0 and (i == t or rerun is not None):
+                    own = [] if i == t else [(rerun or 0, 1.0)]
                     self._row([*own, *self._made(t, v)], -1.0 if i == t else 0.0)
         for v, maker in enumerate(program.maker):
             following = self.live.get((t + 1, v))
@@ -142,8 +142,8 @@ class Stages:
             stays = self.stays.get((t, v))
             if stays is None:
                 continue
-            again = self.again.get((t, maker))
-            own = [(stays, -1.0)] if again is None else [(stays, -1.0), (again, -1.0)]
+            rerun = self.rerun.get((t, maker))
+            own = [(stays, -1.0)] if rerun is None else [(stays, -1.0), (rerun, -1.0)]
             if t < self.count and program.rows[t].read_mask >> v & 1:
                 self._row(own, -1.0)
             elif (t + 1, v) in self.live:
@@ -164,20 +164,22 @@ class Stages:
         fixed, instead = self._taken(t, terms) if t < self.count else (0.0, [])
         self._row([*beside, *instead], self._units(self.room) - fixed)
         through = {v: self.stays[t, v] for v in range(len(program.maker)) if (t, v) in self.stays}
-        if any((t, i) in self.again for i in range(t)):
+        if any((t, i) in self.rerun for i in range(t)):
             self._row(
                 [(self.through[t], -1.0), *((column, self._units(program.nbytes[v])) for v, column in through.items())],
                 0.0,
             )
         for i in range(t):
-            again = self.again.get((t, i))
-            if again is None:
+            rerun = self.rerun.get((t, i))
+            if rerun is None:
                 continue
             own = program.rows[i]
             needed = self._bytes(own.read_mask) + self._bytes(own.fresh_mask) + own.workspace
             saved = self._bytes(_outputs_in_place(program, i))
-            at_hand = [(through[v], -self._units(program.nbytes[v])) for v in {*own.reads, *own.outs} if v in through]
-            self._row([(again, self._units(needed - saved)), (self.through[t], 1.0), *at_hand], self._units(self.room))
+            live_here = [(through[v], -self._units(program.nbytes[v])) for v in {*own.reads, *own.outs} if v in through]
+            self._row(
+                [(rerun, self._units(needed - saved)), (self.through[t], 1.0), *live_here], self._units(self.room)
+            )
 
     def _taken(self, t: int, after: dict[int, int]) -> tuple[float, list[tuple[int, float]]]:
         """Bytes of inputs, outputs and workspace of a first run; an output whose one input in place stays live needs
@@ -217,7 +219,7 @@ class Stages:
             stage_of.append(stage)
             if i == stage:  # its first run, for the order is the program's
                 stage += 1
-            elif (column := self.again.get((stage, i))) is not None:
+            elif (column := self.rerun.get((stage, i))) is not None:
                 columns[column] = 1.0
             newest[i] = step
         made: dict[int, int] = {}
@@ -235,11 +237,11 @@ class Stages:
                 if (t, v) in self.live:
                     columns[self.live[t, v]] = 1.0
         for (t, v), column in self.stays.items():
-            again = self.again.get((t, program.maker[v]))
+            rerun = self.rerun.get((t, program.maker[v]))
             later = (t < self.count and program.rows[t].read_mask >> v & 1) or (
                 (t + 1, v) in self.live and columns[self.live[t + 1, v]]
             )
-            if later and not (again is not None and columns[again]):
+            if later and not (rerun is not None and columns[rerun]):
                 columns[column] = 1.0
                 columns[self.through[t]] += self._units(program.nbytes[v])
         return columns
@@ -260,7 +262,7 @@ class Stages:
         """Op rows of the graph: in each stage what runs again, in program order, then its own op."""
         runs = []
         for t in range(self.count + 1):
-            runs += [i for i in range(t) if (t, i) in self.again and columns[self.again[t, i]] > 0.5]
+            runs += [i for i in range(t) if (t, i) in self.rerun and columns[self.rerun[t, i]] > 0.5]
             runs += [t] if t < self.count else []
         return np.array([self.rows_of_ops[i] for i in runs], dtype=np.int64)
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from planner.problem import Standing
+    from planner.problem import Status
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int, str], None] | None]:
 
 
 @contextmanager
-def search_progress(what: str) -> Iterator[Callable[[Standing], None] | None]:
+def search_progress(what: str) -> Iterator[Callable[[Status], None] | None]:
     """A line on standard error that says where a search stands, and how long it has run; None where that is no
     terminal.
     """
@@ -53,20 +53,20 @@ def search_progress(what: str) -> Iterator[Callable[[Standing], None] | None]:
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as line:
         task = line.add_task(what, total=None)
-        yield lambda standing: line.update(task, description=f"{what}, {standing_line(standing)}")
+        yield lambda status: line.update(task, description=f"{what}, {standing_line(status)}")
 
 
-def standing_line(standing: Standing) -> str:
+def standing_line(status: Status) -> str:
     """The best overhead, what none is below, and how many plans were judged.
 
-    >>> from planner.problem import Standing
-    >>> standing_line(Standing("chain", 100, 0.0425, 0.01, 1234, 2.0))
+    >>> from planner.problem import Status
+    >>> standing_line(Status("chain", 100, 0.0425, 0.01, 1234, 2.0))
     'chain: best +4.25 % cost, none below +1.00 %; 1,234 plans'
     """
-    best = "none fits yet" if standing.overhead is None else f"best +{100 * standing.overhead:.2f} % cost"
+    best = "none fits yet" if status.overhead is None else f"best +{100 * status.overhead:.2f} % cost"
     return (
-        f"{standing.strategy}: {best}, none below +{100 * standing.overhead_lower_bound:.2f} %;"
-        f" {standing.plans_judged:,} plans"
+        f"{status.strategy}: {best}, none below +{100 * status.overhead_lower_bound:.2f} %;"
+        f" {status.plans_judged:,} plans"
     )
 
 

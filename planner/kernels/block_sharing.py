@@ -407,8 +407,8 @@ def share(
                 slot = storage[first_row + turn - reads]
                 spent = 0
             else:
-                holder = free_row[free_ptr[step] + turn - reads - (last_row - first_row)]
-                slot = storage[holder] if holder >= 0 else -1
+                storage_rep = free_row[free_ptr[step] + turn - reads - (last_row - first_row)]
+                slot = storage[storage_rep] if storage_rep >= 0 else -1
             if slot < 0:
                 continue
             count[slot] -= spent

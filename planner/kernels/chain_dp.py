@@ -561,7 +561,7 @@ def choose(
     t: int,
     outlives: int,
     out: int,
-    again: bool,
+    rerun: bool,
     headroom: int,
     points: int,
     h: Any,
@@ -578,7 +578,7 @@ def choose(
         whether there is any.
     """
     every = np.bool_(False)  # no literal, which would have `_lower` compiled once more
-    if again:
+    if rerun:
         count = _cut_again(
             table, costs, kind, fronts, pool_h, pool_c, s, t, outlives, out, headroom, points, every, h, c, choice
         )

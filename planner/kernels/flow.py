@@ -52,7 +52,7 @@ def ancestors(g: Any, row: int, found: Any) -> None:
 
 
 @kernel
-def holders(g: Any, holder: Any) -> None:
+def holders(g: Any, storage_rep: Any) -> None:
     """For each value, the value whose storage stands for its own: itself, what it is a view of, or -1 where it costs no
     bytes.
 
@@ -60,17 +60,17 @@ def holders(g: Any, holder: Any) -> None:
     takes, and in-place does so too unless the pair is an identity. -1: on a resident; of 0 bytes; with several identity
     pairs, one of which will be taken; or a view from an op that also updates what it views.
     """
-    for v in range(holder.shape[0]):
+    for v in range(storage_rep.shape[0]):
         op = g.producer[v]
-        holder[v] = v
+        storage_rep[v] = v
         if g.resident[op] or g.storage_bytes[g.root[v]] == 0 or g.resident[g.producer[g.root[v]]]:
-            holder[v] = -1
+            storage_rep[v] = -1
         elif g.alias[v] >= 0:
             if not g.is_update[v]:
-                holder[v] = holder[g.read_value[g.read_ptr[op] + g.alias[v]]]
+                storage_rep[v] = storage_rep[g.read_value[g.read_ptr[op] + g.alias[v]]]
                 for other in range(g.out_ptr[op], g.out_ptr[op + 1]):
                     if g.is_update[other] and g.root[other] == g.root[v]:
-                        holder[v] = -1
+                        storage_rep[v] = -1
         else:
             for pair in range(g.pair_ptr[op], g.pair_ptr[op + 1]):
                 if not g.pair_identity[pair] or g.out_ptr[op] + g.pair_out[pair] != v:
@@ -78,14 +78,14 @@ def holders(g: Any, holder: Any) -> None:
                 under = g.read_value[g.read_ptr[op] + g.pair_in[pair]]
                 if g.raw_bytes[g.root[under]] != g.raw_bytes[v] or g.resident[g.producer[g.root[under]]]:
                     continue
-                if holder[v] == v:
-                    holder[v] = holder[under]
-                elif holder[v] != holder[under]:
-                    holder[v] = -1
+                if storage_rep[v] == v:
+                    storage_rep[v] = storage_rep[under]
+                elif storage_rep[v] != storage_rep[under]:
+                    storage_rep[v] = -1
 
 
 @kernel
-def working_sets(g: Any, holder: Any, seen: Any, working_bytes: Any) -> None:
+def working_sets(g: Any, storage_rep: Any, seen: Any, working_bytes: Any) -> None:
     """Bytes at each op's step that nothing avoids: residents, inputs, fresh outputs, workspace; in-place is granted
     wherever sizes allow.
 
@@ -96,7 +96,7 @@ def working_sets(g: Any, holder: Any, seen: Any, working_bytes: Any) -> None:
     for op in range(working_bytes.shape[0]):
         total = g.resident_bytes[0] + g.workspace[op]
         for r in range(g.read_ptr[op], g.read_ptr[op + 1]):
-            h = holder[g.read_value[r]]
+            h = storage_rep[g.read_value[r]]
             if h >= 0 and seen[h] != op:  # a storage read twice counts once
                 seen[h] = op
                 total += g.storage_bytes[g.root[h]]
@@ -113,7 +113,7 @@ def working_sets(g: Any, holder: Any, seen: Any, working_bytes: Any) -> None:
 
 
 @kernel
-def needs(g: Any, holder: Any, after: Any, at_hand: Any, needed: Any) -> None:
+def needs(g: Any, storage_rep: Any, after: Any, live_here: Any, needed: Any) -> None:
     """Mark the holders that ops still to run for the first time, and the outputs at the end, ask for.
 
     Args:
@@ -126,16 +126,16 @@ def needs(g: Any, holder: Any, after: Any, at_hand: Any, needed: Any) -> None:
         if after[op]:
             for r in range(g.read_ptr[op], g.read_ptr[op + 1]):
                 v = g.read_value[r]
-                if holder[v] >= 0 and not at_hand[holder[v]] and not after[g.producer[v]]:
-                    needed[holder[v]] = True
-    for v in range(holder.shape[0]):
-        if g.is_output[v] and holder[v] >= 0 and not at_hand[holder[v]] and not after[g.producer[v]]:
-            needed[holder[v]] = True
+                if storage_rep[v] >= 0 and not live_here[storage_rep[v]] and not after[g.producer[v]]:
+                    needed[storage_rep[v]] = True
+    for v in range(storage_rep.shape[0]):
+        if g.is_output[v] and storage_rep[v] >= 0 and not live_here[storage_rep[v]] and not after[g.producer[v]]:
+            needed[storage_rep[v]] = True
 
 
 @kernel
 def network(
-    g: Any, holder: Any, after: Any, at_hand: Any, needed: Any, first: Any, to: Any, mate: Any, weight: Any
+    g: Any, storage_rep: Any, after: Any, live_here: Any, needed: Any, first: Any, to: Any, mate: Any, weight: Any
 ) -> int:
     """Arcs of the closure problem of one instant, as CSR with both directions of each.
 
@@ -152,7 +152,7 @@ def network(
         number of arcs.
     """
     n = after.shape[0]
-    m = holder.shape[0]
+    m = storage_rep.shape[0]
     none = np.int64(-1)  # a literal would have `_arc` compiled once more
     first[:] = 0
     for count in (True, False):  # first count, then fill
@@ -160,8 +160,8 @@ def network(
             if after[op] or g.resident[op]:
                 continue
             for r in range(g.read_ptr[op], g.read_ptr[op + 1]):
-                h = holder[g.read_value[r]]
-                if h < 0 or at_hand[h] or needed[h]:
+                h = storage_rep[g.read_value[r]]
+                if h < 0 or live_here[h] or needed[h]:
                     continue
                 if count:
                     first[op + 1] += 1
@@ -169,7 +169,7 @@ def network(
                 else:
                     _arc(op, n + h, none, first, to, mate, weight)
         for h in range(m):
-            if holder[h] != h or at_hand[h] or needed[h] or after[g.producer[h]]:
+            if storage_rep[h] != h or live_here[h] or needed[h] or after[g.producer[h]]:
                 continue
             if count:
                 first[n + h + 1] += 1

@@ -10,7 +10,7 @@ from planner.kernels import kernel
 
 
 @kernel
-def mirror(g: Any, sequence: Any, again: Any, forward: Any, result: Any) -> int:
+def mirror(g: Any, sequence: Any, rerun: Any, forward: Any, result: Any) -> int:
     """Run marked ops again, just in time, so that nothing made before a first run of the forward part is read after it.
 
     First runs of the forward part read whatever there is. Anything else that reads a value of a marked op finds one of
@@ -25,10 +25,10 @@ def mirror(g: Any, sequence: Any, again: Any, forward: Any, result: Any) -> int:
     Returns:
         its length, more than `result` has room for if that is too short.
     """
-    runs = np.zeros(again.shape[0], np.int64)
-    made = np.empty(again.shape[0], np.int64)  # position of the newest run of each op
-    path_op = np.empty(again.shape[0] + 1, np.int64)  # from a step down to the run being looked at
-    path_read = np.empty(again.shape[0] + 1, np.int64)
+    runs = np.zeros(rerun.shape[0], np.int64)
+    made = np.empty(rerun.shape[0], np.int64)  # position of the newest run of each op
+    path_op = np.empty(rerun.shape[0] + 1, np.int64)  # from a step down to the run being looked at
+    path_read = np.empty(rerun.shape[0] + 1, np.int64)
     edge = -1  # position of the last first run of the forward part
     length = 0
     for position in range(sequence.shape[0]):
@@ -41,7 +41,7 @@ def mirror(g: Any, sequence: Any, again: Any, forward: Any, result: Any) -> int:
             if not first and path_read[depth] < g.read_ptr[op + 1] - g.read_ptr[op]:
                 maker = g.producer[g.read_value[g.read_ptr[op] + path_read[depth]]]
                 path_read[depth] += 1
-                if again[maker] and (runs[maker] == 1 or (runs[maker] > 1 and made[maker] < edge)):
+                if rerun[maker] and (runs[maker] == 1 or (runs[maker] > 1 and made[maker] < edge)):
                     depth += 1
                     path_op[depth] = maker
                     path_read[depth] = 0

@@ -32,7 +32,7 @@ COST, BEST_COST = range(2)
 def run_passes(
     g: Any,
     order: Any,
-    again: Any,
+    rerun: Any,
     passes: Any,
     count: int,
     budget: int,
@@ -82,7 +82,7 @@ def run_passes(
                 wanted = False
                 for v in range(g.out_ptr[op], g.out_ptr[op + 1]):
                     wanted |= needed[v]
-                if not wanted or not again[op]:
+                if not wanted or not rerun[op]:
                     continue
             if step == 0 or cost + penalty * excess > most:
                 words[LAST_EXCESS] = excess
@@ -179,7 +179,7 @@ def _change(s: Any, passes: Any, count: int, rows: int, place: Any) -> Any:
 def search(
     g: Any,
     order: Any,
-    again: Any,
+    rerun: Any,
     budget: int,
     moves: int,
     hot: float,
@@ -213,7 +213,7 @@ def search(
         trial[:] = state
         count = _change(s, trial, words[COUNT], order.shape[0], stack[0])
         most = f[COST] + penalty * words[EXCESS] - temperature * np.log(uniform(s) + 1e-300)
-        cost = run_passes(g, order, again, trial, count, budget, penalty, most, needed, stack, sequence, words)
+        cost = run_passes(g, order, rerun, trial, count, budget, penalty, most, needed, stack, sequence, words)
         if cost + penalty * words[LAST_EXCESS] > most:
             continue
         state[:] = trial

@@ -48,12 +48,20 @@ def unroll(
 
 @kernel
 def restore(
-    g: Any, holder: Any, holder_bytes: Any, needed: Any, at_hand: Any, again: Any, order: Any, demand: Any, room: int
+    g: Any,
+    storage_rep: Any,
+    holder_bytes: Any,
+    needed: Any,
+    live_here: Any,
+    rerun: Any,
+    order: Any,
+    demand: Any,
+    room: int,
 ) -> int:
     """Keep values after all, one op after the other, as long as what is live at the instant stays within the room.
 
     Args:
-        g: an unrolled program; `holder`, `needed` and `at_hand` as in `kernels.flow`.
+        g: an unrolled program; `storage_rep`, `needed` and `live_here` as in `kernels.flow`.
         again [n]: ops that run again; changed: those whose outputs stay, or that nothing asks for any more, no longer
         do.
         order: ops to try.
@@ -63,38 +71,38 @@ def restore(
         bytes live at the end, values at hand apart.
     """
     live = 0
-    for h in range(holder.shape[0]):
+    for h in range(storage_rep.shape[0]):
         demand[h] = 1 if needed[h] else 0
-    for op in range(again.shape[0]):
-        if again[op]:
+    for op in range(rerun.shape[0]):
+        if rerun[op]:
             for r in range(g.read_ptr[op], g.read_ptr[op + 1]):
-                h = holder[g.read_value[r]]
-                if h >= 0 and not at_hand[h]:
+                h = storage_rep[g.read_value[r]]
+                if h >= 0 and not live_here[h]:
                     demand[h] += 1
-    for h in range(holder.shape[0]):
-        if demand[h] > 0 and not again[g.producer[h]]:
+    for h in range(storage_rep.shape[0]):
+        if demand[h] > 0 and not rerun[g.producer[h]]:
             live += holder_bytes[h]
     for _ in range(2):
         for k in range(order.shape[0]):
             op = order[k]
-            if not again[op]:
+            if not rerun[op]:
                 continue
             change = 0
             for v in range(g.out_ptr[op], g.out_ptr[op + 1]):
-                if holder[v] == v and demand[v] > 0:
+                if storage_rep[v] == v and demand[v] > 0:
                     change += holder_bytes[v]
             for r in range(g.read_ptr[op], g.read_ptr[op + 1]):
-                h = holder[g.read_value[r]]
-                if h >= 0 and not at_hand[h]:
+                h = storage_rep[g.read_value[r]]
+                if h >= 0 and not live_here[h]:
                     demand[h] -= 1
-                    if demand[h] == 0 and not again[g.producer[h]]:
+                    if demand[h] == 0 and not rerun[g.producer[h]]:
                         change -= holder_bytes[h]
             if live + change <= room:
                 live += change
-                again[op] = False
+                rerun[op] = False
                 continue
             for r in range(g.read_ptr[op], g.read_ptr[op + 1]):
-                h = holder[g.read_value[r]]
-                if h >= 0 and not at_hand[h]:
+                h = storage_rep[g.read_value[r]]
+                if h >= 0 and not live_here[h]:
                     demand[h] += 1
     return live

@@ -17,7 +17,7 @@ from planner.graph import Graph
 from planner.kernels.segments import recompute
 from planner.mxnet.nnvm import MATCH_RANGE, share_blocks
 from planner.problem import Problem, Proposal
-from planner.search.incumbent import Trials
+from planner.search.incumbent import Incumbent
 from planner.units import MAX_BYTES
 
 GUESSES: Final = 3
@@ -61,12 +61,12 @@ def memonger(problem: Problem) -> Proposal:
             keep-all is proposed
         where it is no worse.
     """
-    trials = Trials(problem, "memonger")
-    found = search_thresholds(problem.graph, trials.evaluator)
+    incumbent = Incumbent(problem, "memonger")
+    found = search_thresholds(problem.graph, incumbent.evaluator)
     if found:
         best = min(found, key=lambda trial: trial.cost_bytes >> _SHIFT)
-        trials.evaluate(best.threshold_mib, lambda: planned_sequence(trials.evaluator, best.keep))
-    return trials.proposal()
+        incumbent.evaluate(best.threshold_mib, lambda: planned_sequence(incumbent.evaluator, best.keep))
+    return incumbent.proposal()
 
 
 def search_thresholds(graph: Graph, evaluator: Evaluator) -> list[Trial]:
@@ -77,20 +77,22 @@ def search_thresholds(graph: Graph, evaluator: Evaluator) -> list[Trial]:
     part = evaluator.forward_part()
     if part is None:
         return []
-    trials: list[Trial] = []
+    incumbent: list[Trial] = []
     threshold = 0
     least_segment: int | None = None
     for _ in range(GUESSES):
         trial = _try(graph, evaluator, part, "guess", threshold)
-        trials.append(trial)
+        incumbent.append(trial)
         kept, segment = trial.kept_bytes >> _SHIFT, trial.segment_bytes >> _SHIFT
         least_segment = segment if least_segment is None else min(least_segment, segment)
         threshold = math.isqrt(kept * segment // 2)
     assert least_segment is not None
     step = int((threshold * math.sqrt(2) - least_segment) / GRID_POINTS)
     if step > 0:
-        trials.extend(_try(graph, evaluator, part, "grid", least_segment + k * step) for k in range(1, GRID_POINTS + 1))
-    return trials
+        incumbent.extend(
+            _try(graph, evaluator, part, "grid", least_segment + k * step) for k in range(1, GRID_POINTS + 1)
+        )
+    return incumbent
 
 
 def planned_sequence(evaluator: Evaluator, keep: Flags) -> Ints:

@@ -33,7 +33,7 @@ VERSION: Final = 2
 FIGURES: Final = (".svg", ".png", ".pdf")
 SUFFIXES: Final = (".csv", ".json", *FIGURES)
 
-Status = Literal["fits", "infeasible", "not reached"]
+PointStatus = Literal["fits", "infeasible", "not reached"]
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ class Point(msgspec.Struct, frozen=True):
 
     strategy: str
     budget: int
-    status: Status
+    status: PointStatus
     minimum: Optional[int] = None
     peak_bytes: Optional[int] = None
     arena_bytes: Optional[int] = None
@@ -316,9 +316,9 @@ class Curve(msgspec.Struct, frozen=True, dict=True):
         if fits:
             widest = max(fits, key=_gap)
             notes.append(f"at least: the overhead that no plan within the budget is below; {_proven(widest)}")
-        rules = [("save", rule) for rule in self.save_rules] + [("recompute", rule) for rule in self.recompute_rules]
+        policy = [("save", rule) for rule in self.save_rules] + [("recompute", rule) for rule in self.recompute_rules]
         notes += (
-            ["Every plan within the rules: " + ", ".join(f"{kind} {rule!r}" for kind, rule in rules)] if rules else []
+            ["Every plan within the rules: " + ", ".join(f"{kind} {rule!r}" for kind, rule in policy)] if policy else []
         )
         stopped = sum(point.status == "not reached" for point in self.points)
         if any(point.cut_short for point in self.points):

@@ -16,15 +16,15 @@ from planner.errors import InfeasibleBudget, TimeLimit
 from planner.graph import Graph
 from planner.memory import MemoryModel
 from planner.plan import Plan
-from planner.planning.curve import Point, Status
-from planner.planning.session import Solution, Work
-from planner.policy import rules_of
-from planner.problem import Allocator, Order, Problem, Strategy, rungs
+from planner.planning.curve import Point, PointStatus
+from planner.planning.session import Candidate, Session
+from planner.policy import policy_of
+from planner.problem import Allocator, Order, Problem, Strategy, effort_schedule
 from planner.schedule import Schedule
 from planner.units import Budget, format_bytes, parse_budget
 
 #: Called with searches and bounds done, those in all, and a word on the last.
-Progress = Callable[[int, int, str], None]
+SweepProgress = Callable[[int, int, str], None]
 _What = TypeVar("_What")
 _ROUNDING = 1e-9  # of a cost: sums in another order
 
@@ -37,12 +37,12 @@ class _Found(NamedTuple):
     peak_bytes: int
     recomputed_ops: int
     extra_runs: int
-    solution: Solution
+    candidate: Candidate
 
 
-def _found(solution: Solution) -> _Found:
-    trace, extra = solution.trace, solution.trace.recomputed
-    return _Found(trace.cost, solution.arena_bytes, trace.peak_bytes, len(extra), sum(extra.values()), solution)
+def _found(candidate: Candidate) -> _Found:
+    trace, extra = candidate.trace, candidate.trace.recomputed
+    return _Found(trace.cost, candidate.arena_bytes, trace.peak_bytes, len(extra), sum(extra.values()), candidate)
 
 
 class _Answer(NamedTuple):
@@ -64,18 +64,18 @@ class _Task(NamedTuple):
         return msgspec.structs.replace(problem, budget=self.budget, effort=self.effort, starts=starts)
 
 
-def _answer(work: Work, problem: Problem, strategy: Strategy) -> _Answer:
+def _answer(session: Session, problem: Problem, strategy: Strategy) -> _Answer:
     """Every plan that a strategy comes to for one problem, whose budget has the reserve in it still."""
     found: list[_Found] = []
     cut_short = problem.out_of_time
     try:
         if problem.budget is None:
-            solutions = iter([work.judged(work.propose(strategy, problem))])
+            solutions = iter([session.judged(session.propose(strategy, problem))])
         else:
-            solutions = work.attempts(strategy, problem, problem.budget - work.memory.reserve)
-        for solution in solutions:
-            found.append(_found(solution))
-            cut_short = solution.proposal.cut_short or problem.out_of_time
+            solutions = session.attempts(strategy, problem, problem.budget - session.memory.reserve)
+        for candidate in solutions:
+            found.append(_found(candidate))
+            cut_short = candidate.proposal.cut_short or problem.out_of_time
             if problem.out_of_time:
                 break
     except InfeasibleBudget:
@@ -99,7 +99,7 @@ class _Parcel(NamedTuple):
     recompute: tuple[str, ...]
 
 
-_unpacked: dict[str, tuple[Work, Problem]] = {}
+_unpacked: dict[str, tuple[Session, Problem]] = {}
 
 
 def _answer_elsewhere(parcel: _Parcel, strategy: Strategy, task: _Task, starts: tuple[Schedule, ...]) -> _Answer:
@@ -108,12 +108,12 @@ def _answer_elsewhere(parcel: _Parcel, strategy: Strategy, task: _Task, starts: 
         mxnet.register()
         _unpacked.clear()
         graph = Graph.from_json(parcel.graph_json)
-        rules = rules_of(graph, parcel.memory, parcel.save, parcel.recompute)
-        work = Work(graph, parcel.allocator, parcel.memory, rules=rules)
-        problem = work.problem(order=parcel.order, seed=parcel.seed, effort=1.0, deadline=parcel.deadline)
-        _unpacked[parcel.token] = work, problem
-    work, problem = _unpacked[parcel.token]
-    return _answer(work, task.asked(problem, starts), strategy)
+        policy = policy_of(graph, parcel.memory, parcel.save, parcel.recompute)
+        session = Session(graph, parcel.allocator, parcel.memory, policy=policy)
+        problem = session.problem(order=parcel.order, seed=parcel.seed, effort=1.0, deadline=parcel.deadline)
+        _unpacked[parcel.token] = session, problem
+    session, problem = _unpacked[parcel.token]
+    return _answer(session, task.asked(problem, starts), strategy)
 
 
 def _halvings(budgets: Sequence[int]) -> Iterator[list[int]]:
@@ -145,19 +145,19 @@ class Sweep:
 
     def __init__(
         self,
-        work: Work,
+        session: Session,
         problem: Problem,
         searches: dict[str, Strategy],
         *,
         allocator: str | Allocator | None,
         jobs: int,
-        progress: Progress | None,
+        progress: SweepProgress | None,
     ) -> None:
-        self.work, self.problem, self.searches, self.jobs = work, problem, searches, jobs
+        self.session, self.problem, self.searches, self.jobs = session, problem, searches, jobs
         # by value where it is registered here: other processes know only what comes with the package
-        self.allocator = work.allocator if isinstance(allocator, str) else allocator
+        self.allocator = session.allocator if isinstance(allocator, str) else allocator
         self.progress = progress or (lambda done, total, what: None)
-        self.base = _found(work.base)
+        self.base = _found(session.base)
         self.answers: dict[_Task, _Answer] = {}
         self.bounds: dict[int, float] = {}
         self.chosen: dict[tuple[str, int], _Found] = {}
@@ -168,14 +168,14 @@ class Sweep:
     def points(self, wanted: int | tuple[Budget, ...]) -> tuple[Point, ...]:
         """One point for each strategy and budget, by strategy, then by budget."""
         count = wanted if isinstance(wanted, int) else len(wanted)
-        efforts = tuple(rungs(self.problem.effort))
+        efforts = tuple(effort_schedule(self.problem.effort))
         self._expect(efforts, count)
         # a number of budgets begins at the least peak there is
         early = efforts if isinstance(wanted, int) else efforts[:1]
         for effort in early:
             self._keep(self._ask, self._tasks(effort, None))
         budgets = self._budgets(wanted)
-        needed = [budget for budget in budgets if budget - self.work.memory.reserve < self.base.arena_bytes]
+        needed = [budget for budget in budgets if budget - self.session.memory.reserve < self.base.arena_bytes]
         self._expect(efforts, len(needed))
         self._keep(self._bind, needed)
         for effort in efforts:
@@ -191,18 +191,18 @@ class Sweep:
         Args:
             save, recompute: the user's rules, for its file.
         """
-        work, problem, name, budget = self.work, self.problem, point.strategy, point.budget
-        solution = self.chosen[name, budget].solution
-        report = work.report(name, solution, budget, str(budget), effort=problem.effort, order=problem.order)
+        session, problem, name, budget = self.session, self.problem, point.strategy, point.budget
+        candidate = self.chosen[name, budget].candidate
+        report = session.report(name, candidate, budget, str(budget), effort=problem.effort, order=problem.order)
         return Plan(
-            work.graph,
-            solution.proposal.schedule,
-            solution.allocation,
+            session.graph,
+            candidate.proposal.schedule,
+            candidate.allocation,
             report,
             name,
-            work.allocator_name,
+            session.allocator_name,
             budget,
-            work.memory,
+            session.memory,
             problem.seed,
             problem.effort,
             save,
@@ -212,11 +212,11 @@ class Sweep:
 
     def _budgets(self, wanted: int | tuple[Budget, ...]) -> list[int]:
         if isinstance(wanted, tuple):
-            return sorted({parse_budget(budget, self.work.keep_all.trace.peak_bytes) for budget in wanted})
+            return sorted({parse_budget(budget, self.session.keep_all.trace.peak_bytes) for budget in wanted})
         high = self.base.arena_bytes
         low = min([high, *(found.arena_bytes for answer in self.answers.values() for found in answer.found)])
         steps = max(1, wanted - 1)
-        return sorted({max(1, low + (high - low) * k // steps + self.work.memory.reserve) for k in range(wanted)})
+        return sorted({max(1, low + (high - low) * k // steps + self.session.memory.reserve) for k in range(wanted)})
 
     def _keep(self, stage: Callable[[_What], None], what: _What) -> None:
         """Run a stage; Ctrl-C ends the sweep, and what was found is kept."""
@@ -245,17 +245,17 @@ class Sweep:
         """A cost that no plan within the budget is below; infinite where none fits. What holds with more memory holds
         with less.
         """
-        work, allowed = self.work, budget - self.work.memory.reserve
+        session, allowed = self.session, budget - self.session.memory.reserve
         known = self._bound(budget)
-        if known == math.inf or allowed < peak_lower_bound(work.graph, work.memory).nbytes:
+        if known == math.inf or allowed < peak_lower_bound(session.graph, session.memory).nbytes:
             return math.inf
         if self.problem.out_of_time:
             return known
-        return max(known, certified_cost(work.graph, work.memory, allowed, effort=self.problem.effort).cost)
+        return max(known, certified_cost(session.graph, session.memory, allowed, effort=self.problem.effort).cost)
 
     def _bound(self, budget: int) -> float:
         """The largest cost proven for this budget or a larger one."""
-        return max([self.work.cost_lower_bound, *(cost for other, cost in self.bounds.items() if other >= budget)])
+        return max([self.session.cost_lower_bound, *(cost for other, cost in self.bounds.items() if other >= budget)])
 
     def _tell(self, what: str) -> None:
         self.progress(len(self.answers) + len(self.bounds), self.total, what)
@@ -286,9 +286,9 @@ class Sweep:
 
     def _starts(self, name: str, budget: int | None) -> tuple[Schedule, ...]:
         """The cheapest plan of a strategy within a budget, and the smallest of its cheaper ones above it."""
-        rules = self.work.rules
+        policy = self.session.policy
         # such plans are no plans of the graph that is searched
-        if budget is None or (rules is not None and rules.again):
+        if budget is None or (policy is not None and policy.rerun):
             return ()
         pool = [found for found in self._pool(name) if found is not self.base]  # where every strategy begins
         within = min((found for found in pool if self._fits(found, budget)), key=lambda found: found[:5], default=None)
@@ -296,10 +296,10 @@ class Sweep:
             found for found in pool if not self._fits(found, budget) and (within is None or found.cost < within.cost)
         ]
         above = min(cheaper, key=lambda found: (found.arena_bytes, found[:5]), default=None)
-        return tuple(found.solution.proposal.schedule for found in (within, above) if found is not None)
+        return tuple(found.candidate.proposal.schedule for found in (within, above) if found is not None)
 
     def _fits(self, found: _Found, budget: int) -> bool:
-        return found.arena_bytes + self.work.memory.reserve <= budget
+        return found.arena_bytes + self.session.memory.reserve <= budget
 
     def _pool(self, name: str) -> list[_Found]:
         """All plans of one strategy so far, by budget; keep-all first."""
@@ -310,7 +310,7 @@ class Sweep:
         starts = [self._starts(task.strategy, task.budget) for task in tasks]
         if self.jobs == 1 or len(tasks) < 2:
             for task, start in zip(tasks, starts, strict=True):
-                yield _answer(self.work, task.asked(self.problem, start), self.searches[task.strategy])
+                yield _answer(self.session, task.asked(self.problem, start), self.searches[task.strategy])
             return
         from joblib import Parallel, delayed
 
@@ -323,24 +323,24 @@ class Sweep:
 
     def _parcelled(self) -> _Parcel:
         if self._parcel is None:
-            problem, rules = self.problem, self.work.rules
+            problem, policy = self.problem, self.session.policy
             self._parcel = _Parcel(
                 uuid.uuid4().hex,
-                self.work.graph.to_json(),
+                self.session.graph.to_json(),
                 self.allocator,
                 problem.memory,
                 problem.order,
                 problem.seed,
                 problem.deadline,
-                () if rules is None else rules.save,
-                () if rules is None else rules.recompute,
+                () if policy is None else policy.save,
+                () if policy is None else policy.recompute,
             )
         return self._parcel
 
     def _line(self, name: str, budgets: list[int]) -> Iterator[Point]:
         """The points of one strategy: at each budget the cheapest of all its plans that fit."""
         base, pool = self.base, self._pool(name)
-        least = min(found.arena_bytes for found in pool) + self.work.memory.reserve
+        least = min(found.arena_bytes for found in pool) + self.session.memory.reserve
         for budget in budgets:
             answers = [answer for task, answer in self.answers.items() if task[:2] == (name, budget)]
             fits = [found for found in pool if self._fits(found, budget)]
@@ -351,12 +351,12 @@ class Sweep:
                 self.chosen[name, budget] = best
                 yield self._point(name, budget, best, bound, cut_short=cut_short)
             else:
-                status: Status = "not reached" if cut_short else "infeasible"
+                status: PointStatus = "not reached" if cut_short else "infeasible"
                 proven = None if bound == math.inf else bound
                 yield Point(name, budget, status, minimum=least, cut_short=cut_short, cost_lower_bound=proven)
 
     def _point(self, name: str, budget: int, found: _Found, bound: float, *, cut_short: bool) -> Point:
-        keep_all_cost = self.work.keep_all.trace.cost
+        keep_all_cost = self.session.keep_all.trace.cost
         # below 0 by rounding: sums in another order
         overhead = max(0.0, found.cost / keep_all_cost - 1) if keep_all_cost else 0.0
         if found.cost < bound <= found.cost * (1 + _ROUNDING):

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from planner.policy.patterns import PRESETS as PRESETS
 from planner.policy.patterns import rule_list as rule_list
-from planner.policy.policy import Rules as Rules
-from planner.policy.resolve import rules_of as rules_of
+from planner.policy.policy import Policy as Policy
+from planner.policy.resolve import policy_of as policy_of

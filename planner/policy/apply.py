@@ -29,13 +29,13 @@ class Mirror:
         flags[[self.evaluator.encoded.op_index[name] for name in names]] = True
         return flags
 
-    def obeyed(self, sequence: Ints, again: frozenset[str]) -> Ints:
+    def obeyed(self, sequence: Ints, rerun: frozenset[str]) -> Ints:
         """The sequence with further runs where a rule is broken, and without reruns that nothing reads; itself if it
         obeys.
         """
         arrays = self.evaluator.encoded.arrays
-        marked = self._flags(again)
-        result = np.empty(len(sequence) + len(again) + 1, dtype=np.int64)
+        marked = self._flags(rerun)
+        result = np.empty(len(sequence) + len(rerun) + 1, dtype=np.int64)
         length = mirror(arrays, sequence, marked, self._in_forward, result)
         if length > len(result):
             result = np.empty(length, dtype=np.int64)
@@ -46,13 +46,13 @@ class Mirror:
         )
         return result[:length][keep]
 
-    def forced(self, again: Iterable[str]) -> list[str]:
+    def must_rerun(self, rerun: Iterable[str]) -> list[str]:
         """Ops that every plan runs again: something outside the forward part reads them, or a further run of another
         does.
         """
         graph = self.evaluator.graph
         wanted: set[str] = set()
-        marked = set(again)
+        marked = set(rerun)
         for op in reversed(graph.ops):
             if op.name in wanted or (op.name not in self.forward and not op.resident):
                 wanted.update(name for name in (graph.producer[value].name for value in op.reads) if name in marked)

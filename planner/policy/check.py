@@ -23,19 +23,19 @@ def forward_ops(graph: Graph) -> frozenset[str]:
     )
 
 
-def check_obeyed(graph: Graph, schedule: Schedule, *, saved: Collection[str], again: Collection[str]) -> None:
+def check_obeyed(graph: Graph, schedule: Schedule, *, saved: Collection[str], rerun: Collection[str]) -> None:
     """Hold a legal schedule to the rules.
 
     Args:
         saved: ops that run once.
-        again: ops of which nothing waits for the backward pass. What their first run makes is read by first runs of the
+        rerun: ops of which nothing waits for the backward pass. What their first run makes is read by first runs of the
             forward part alone, and freed right after the last of them; what a later run makes is not read across such a
             first run.
     Raises:
         VerificationError: names the op, the value and the step.
     """
     forward = forward_ops(graph)
-    marked = frozenset(again)
+    marked = frozenset(rerun)
     runs: dict[str, int] = {}
     live: dict[str, tuple[int, int, int]] = {}  # of marked ops: run, Compute step it was made at, and last read at
     edge = now = -1

@@ -18,13 +18,13 @@ from planner.memory import MemoryModel
 from planner.policy.apply import Mirror
 from planner.policy.check import check_obeyed
 from planner.problem import Problem, Proposal, Strategy, Watch
-from planner.report import Ruling
+from planner.report import PatternReport
 from planner.schedule import Schedule
 
 _TWIN: Final = " again"
 
 
-class Rules:
+class Policy:
     """What must stay and what must be computed again, on one graph.
 
     A search knows of no rules: it is given a graph in which they hold (`search_graph`), and what it proposes there is
@@ -34,7 +34,7 @@ class Rules:
         graph, memory: the program, and how its bytes are counted.
         save, recompute: the patterns.
         saved: ops that run once.
-        again: ops of which nothing waits for the backward pass: what it reads of them is made after the forward part
+        rerun: ops of which nothing waits for the backward pass: what it reads of them is made after the forward part
             has run, and what the forward part read is freed before. This is the original's mirror attribute, set by the
             user.
         rulings: what came of each rule.
@@ -51,11 +51,11 @@ class Rules:
         save: Sequence[str],
         recompute: Sequence[str],
         saved: frozenset[str],
-        again: frozenset[str],
-        rulings: tuple[Ruling, ...],
+        rerun: frozenset[str],
+        rulings: tuple[PatternReport, ...],
     ) -> None:
         self.graph, self.memory, self.save, self.recompute = graph, memory, tuple(save), tuple(recompute)
-        self.saved, self.again, self.rulings = saved, again, rulings
+        self.saved, self.rerun, self.rulings = saved, rerun, rulings
         self._mirror = Mirror(evaluator_of(graph, memory))
 
     @cached_property
@@ -65,13 +65,13 @@ class Rules:
 
     @cached_property
     def _base(self) -> Ints:
-        return self._mirror.obeyed(self._mirror.evaluator.keep_all, self.again)
+        return self._mirror.obeyed(self._mirror.evaluator.keep_all, self.rerun)
 
     @cached_property
     def cost_lower_bound(self) -> float:
         """One run of each op, and one more of each that must run again in any plan that obeys."""
         costs = {op.name: op.cost for op in self.graph.ops if not op.resident}
-        return math.fsum([*costs.values(), *(costs[name] for name in self._mirror.forced(self.again))])
+        return math.fsum([*costs.values(), *(costs[name] for name in self._mirror.must_rerun(self.rerun))])
 
     @cached_property
     def _kept_graph(self) -> Graph:
@@ -83,7 +83,7 @@ class Rules:
         """The program as a search is to see it: saved ops run at most once, and each further run of `base` is an op of
         its own, which
         what comes after it reads."""
-        return Graph(self._unrolled(), name=self.graph.name) if self.again else self._kept_graph
+        return Graph(self._unrolled(), name=self.graph.name) if self.rerun else self._kept_graph
 
     def _once(self, op: Op) -> Op:
         return msgspec.structs.replace(op, recomputable=False) if op.name in self.saved else op
@@ -148,13 +148,13 @@ class Rules:
         Raises:
             InfeasibleBudget, TimeLimit: neither time was anything proposed.
         """
-        if not self.again:
+        if not self.rerun:
             proposal = strategy(problem)
             return Proposal(proposal.schedule, cut_short=proposal.cut_short)
         candidates, cut_short = self._candidates(strategy, problem)
         ranked = []
         for place, sequence in enumerate((*candidates, self._base)):
-            obeyed = self._mirror.obeyed(sequence, self.again)
+            obeyed = self._mirror.obeyed(sequence, self.rerun)
             outcome = self._mirror.evaluator.evaluate(obeyed)
             if outcome is not None:
                 fits = problem.budget is not None and outcome[0] <= problem.budget
@@ -194,7 +194,7 @@ class Rules:
 
     def check(self, schedule: Schedule) -> None:
         """See `obedience.check_obeyed`."""
-        check_obeyed(self.graph, schedule, saved=self.saved, again=self.again)
+        check_obeyed(self.graph, schedule, saved=self.saved, rerun=self.rerun)
 
 
 def _counting(watch: Watch | None) -> Watch | None:

@@ -14,15 +14,15 @@ from planner.graph import Graph, Op
 from planner.memory import MemoryModel
 from planner.policy.apply import Mirror
 from planner.policy.patterns import PRESETS, matching
-from planner.policy.policy import Rules
+from planner.policy.policy import Policy
 from planner.policy.presets import full, selective
-from planner.report import Ruling
+from planner.report import PatternReport
 from planner.simulator import simulate
 
 _SHOWN: Final = 3  # exceptions named in a report
 
 
-def rules_of(graph: Graph, memory: MemoryModel, save: Sequence[str], recompute: Sequence[str]) -> Rules | None:
+def policy_of(graph: Graph, memory: MemoryModel, save: Sequence[str], recompute: Sequence[str]) -> Policy | None:
     """Rules on a graph; None where there are none.
 
     A `save` pattern wins over a `recompute` pattern, and both win over a preset. Which ops a pattern names without
@@ -81,9 +81,9 @@ class _Resolution:
             if n in self.mirror.forward and able(self.graph.op_named[n]) is None and n not in self.saved_by
         )
 
-    def rules(self) -> Rules:
+    def rules(self) -> Policy:
         """The rules, and what came of each."""
-        again = self._settled(name for names in self.wished.values() for name in names)
+        rerun = self._settled(name for names in self.wished.values() for name in names)
         reasons = dict(self.reasons)
         rulings = [self._saving("save", rule, names) for rule, names in self.saves.items()]
         for rule in self.recompute:
@@ -92,18 +92,18 @@ class _Resolution:
                 rulings.append(self._saving("recompute", rule, once))
                 continue
             names = self.wished[rule]
-            unable = [(name, reasons[name]) for name in names if name not in again]
+            unable = [(name, reasons[name]) for name in names if name not in rerun]
             if len(unable) == len(names):
                 why = f"{unable[0][0]!r}: {unable[0][1]}" if unable else "nothing that can run again is left"
                 raise PlannerError(f"recompute: {rule!r} cannot be kept for any op ({why}); leave it out")
-            rulings.append(self._recomputing(rule, self._settled(name for name in names if name in again), unable))
-        return Rules(
+            rulings.append(self._recomputing(rule, self._settled(name for name in names if name in rerun), unable))
+        return Policy(
             self.graph,
             self.memory,
             save=self.save,
             recompute=self.recompute,
             saved=frozenset(self.saved_by),
-            again=again,
+            rerun=rerun,
             rulings=tuple(rulings),
         )
 
@@ -113,25 +113,25 @@ class _Resolution:
         """
         able = self._unable()
         self.reasons = {}
-        again: set[str] = set()
+        rerun: set[str] = set()
         for name in names:
             why = able(self.graph.op_named[name])
             if why is None:
-                again.add(name)
+                rerun.add(name)
             else:
                 self.reasons[name] = why
         while True:
-            self._with_views(again, able)
-            sequence = self.mirror.obeyed(self.evaluator.keep_all, frozenset(again))
+            self._with_views(rerun, able)
+            sequence = self.mirror.obeyed(self.evaluator.keep_all, frozenset(rerun))
             if self.evaluator.evaluate(sequence) is not None:
-                return frozenset(again)
+                return frozenset(rerun)
             try:
                 simulate(self.graph, self.evaluator.schedule(sequence), memory=self.memory)
                 raise AssertionError("the judge and the kernels disagree")
             except ScheduleError as error:
-                if error.op not in again:
+                if error.op not in rerun:
                     raise
-                again.discard(error.op)
+                rerun.discard(error.op)
                 self.reasons[error.op] = "what it reads is overwritten before the backward pass needs it"
 
     def _unable(self) -> Callable[[Op], str | None]:
@@ -153,7 +153,7 @@ class _Resolution:
 
         return why
 
-    def _with_views(self, again: set[str], able: Callable[[Op], str | None]) -> None:
+    def _with_views(self, rerun: set[str], able: Callable[[Op], str | None]) -> None:
         """Forward views of what is made again are made again too; a view that cannot be, and is wanted later, holds
         what it views.
         """
@@ -168,37 +168,39 @@ class _Resolution:
         while changed:
             changed = False
             for op in views:
-                bases = set().union(*(makers[graph.storage_root[op.reads[i]]] for i, _, _ in op.view)) & again
-                if op.name in again or not any(graph.producer[op.reads[i]].name in bases for i, _, _ in op.view):
+                bases = set().union(*(makers[graph.storage_root[op.reads[i]]] for i, _, _ in op.view)) & rerun
+                if op.name in rerun or not any(graph.producer[op.reads[i]].name in bases for i, _, _ in op.view):
                     continue
                 why = self.reasons.get(op.name) or able(op)
                 if why is None:
-                    again.add(op.name)
+                    rerun.add(op.name)
                     changed = True
                 elif any(t.output or t.name in wanted for t in op.outputs):
-                    again -= bases
+                    rerun -= bases
                     self.reasons.update((base, f"its bytes are held by its view {op.name!r}: {why}") for base in bases)
                     self.reasons[op.name] = why
                     changed = True
 
     # ---- what came of a rule
 
-    def _saving(self, kind: str, rule: str, names: tuple[str, ...]) -> Ruling:
-        return Ruling("save" if kind == "save" else "recompute", rule, len(names), nbytes=self._read_bytes(names))
+    def _saving(self, kind: str, rule: str, names: tuple[str, ...]) -> PatternReport:
+        return PatternReport(
+            "save" if kind == "save" else "recompute", rule, len(names), nbytes=self._read_bytes(names)
+        )
 
-    def _recomputing(self, rule: str, own: frozenset[str], unable: list[tuple[str, str]]) -> Ruling:
+    def _recomputing(self, rule: str, own: frozenset[str], unable: list[tuple[str, str]]) -> PatternReport:
         """The rule by itself, in program order."""
-        forced = self.mirror.forced(own)
+        must_rerun = self.mirror.must_rerun(own)
         alone = self.evaluator.evaluate(self.mirror.obeyed(self.evaluator.keep_all, own))
         kept = self.evaluator.evaluate(self.evaluator.keep_all)
         assert alone is not None
         assert kept is not None
-        extra = math.fsum(self.graph.op_named[name].cost for name in forced)
-        return Ruling(
+        extra = math.fsum(self.graph.op_named[name].cost for name in must_rerun)
+        return PatternReport(
             "recompute",
             rule,
             len(own),
-            run_again=len(forced),
+            run_again=len(must_rerun),
             nbytes=self._read_bytes(own),
             overhead=extra / kept[1] if kept[1] else 0.0,
             peak_change_bytes=alone[0] - kept[0],

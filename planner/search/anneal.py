@@ -22,7 +22,7 @@ from planner.problem import Problem, Proposal, Strategy
 from planner.search.block_replay import passes
 from planner.search.cuts import cuts
 from planner.search.greedy import evictions, orders
-from planner.search.incumbent import Candidate, Trials
+from planner.search.incumbent import Evaluation, Incumbent
 from planner.search.lifetimes import State, model_of
 from planner.search.recursive import recursive
 
@@ -59,8 +59,8 @@ def retention(problem: Problem, *, starts: Sequence[Strategy] = (cuts, recursive
             search.start(starts)
             search.anneal()
     except KeyboardInterrupt:
-        search.trials.interrupted()
-    return search.trials.proposal()
+        search.incumbent.interrupted()
+    return search.incumbent.proposal()
 
 
 class _Search:
@@ -68,15 +68,15 @@ class _Search:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.trials = Trials(problem, "retention")
-        evaluator = self.trials.evaluator
+        self.incumbent = Incumbent(problem, "retention")
+        evaluator = self.incumbent.evaluator
         arrays = evaluator.encoded.arrays
         self.keep_all = evaluator.keep_all
         self.ops = len(self.keep_all)
         self.residents = int(arrays.resident_bytes[0])
         self.one_run = float(arrays.cost[self.keep_all].sum())
         self.bound = peak_lower_bound(problem.graph, problem.memory).nbytes
-        first = self.trials.evaluate((), lambda: self.keep_all)
+        first = self.incumbent.evaluate((), lambda: self.keep_all)
         assert first is not None
         self.keep_all_peak = first.peak_bytes
         self.severity = 1.0  # what a byte above the budget costs, relative to the least it ever does
@@ -90,7 +90,7 @@ class _Search:
     @property
     def done(self) -> bool:
         """True if nothing can be better than the best."""
-        best = self.trials.best
+        best = self.incumbent.best
         if self.ops == 0:
             return True
         if best is None:
@@ -99,12 +99,12 @@ class _Search:
             return best.peak_bytes <= self.bound and best.cost <= self.one_run
         return best.cost <= self.one_run
 
-    def judge(self, sequence: Ints) -> Candidate | None:
+    def judge(self, sequence: Ints) -> Evaluation | None:
         """Evaluate exactly, and remember where cycles start."""
         self.tried += 1
-        before = self.trials.best
-        candidate = self.trials.evaluate(self.tried, lambda: sequence)
-        if candidate is not None and (self.trials.best is not before or (before is None and candidate < self.least)):
+        before = self.incumbent.best
+        candidate = self.incumbent.evaluate(self.tried, lambda: sequence)
+        if candidate is not None and (self.incumbent.best is not before or (before is None and candidate < self.least)):
             self.least, self.origin = candidate, sequence
         return candidate
 
@@ -118,33 +118,33 @@ class _Search:
         if self.problem.order == "free":
             for sequence in orders(self.state, self.model, self.keep_all):
                 self.judge(sequence)
-                if self.done or self.trials.stop():
+                if self.done or self.incumbent.stop():
                     return
         order = self.origin
         for evicted in evictions(self.state, self.model, order, target - self.residents):
             if evicted is not None:
                 self.judge(evicted)
-            if self.done or self.trials.stop():
+            if self.done or self.incumbent.stop():
                 return
         for strategy in starts:
-            if self.done or self.trials.stop():
+            if self.done or self.incumbent.stop():
                 return
             try:
                 proposal = strategy(msgspec.structs.replace(self.problem, effort=1.0))
             except (InfeasibleBudget, TimeLimit):
                 continue
-            self.judge(self.trials.evaluator.sequence(proposal.schedule))
-            self.trials.cut_short = self.trials.cut_short or proposal.cut_short  # Ctrl-C ends this search too
-        if self.trials.best is None and target >= self.bound:
+            self.judge(self.incumbent.evaluator.sequence(proposal.schedule))
+            self.incumbent.cut_short = self.incumbent.cut_short or proposal.cut_short  # Ctrl-C ends this search too
+        if self.incumbent.best is None and target >= self.bound:
             for runs in passes(self.state, self.model, order, target - self.residents):
                 if runs is not None:
                     self.judge(runs)
-                if self.done or self.trials.stop():
+                if self.done or self.incumbent.stop():
                     return
 
     def slices(self, total: int, *, per_slice: int) -> Iterator[int]:
         """Parts of an amount of work; the deadline and Ctrl-C are looked at between two of them."""
-        while total > 0 and not self.trials.stop():
+        while total > 0 and not self.incumbent.stop():
             part = min(total, per_slice)
             yield part
             total -= part
@@ -161,9 +161,9 @@ class _Search:
         if self.problem.budget is not None and self.problem.budget < self.bound:
             return
         cycle = 0
-        while left >= 1.0 and not self.done and not self.trials.stop():
+        while left >= 1.0 and not self.done and not self.incumbent.stop():
             moves = round(unit * 2 ** min(cycle, 30))
-            hunt = _HUNT if self.trials.best is None else 1  # moves come cheaper until something fits
+            hunt = _HUNT if self.incumbent.best is None else 1  # moves come cheaper until something fits
             part = min(moves, int(left * hunt))
             if part < moves:  # whole slices, so that a run with less effort judges nothing that one with more does not
                 part -= part % self.per_slice
@@ -179,8 +179,8 @@ class _Search:
         """
         if self.problem.budget is not None:
             return self.problem.budget - self.margin
-        assert self.trials.best is not None
-        peak = self.trials.best.peak_bytes
+        assert self.incumbent.best is not None
+        peak = self.incumbent.best.peak_bytes
         if cycle % 3 == 2 or peak <= self.bound:
             return peak - self.margin
         return max(self.bound, peak - 1 - ((peak - self.bound) >> min(cycle + 1, 62))) - self.margin
@@ -207,7 +207,7 @@ class _Search:
             if self.done:
                 return
         self.margin //= 2
-        if self.trials.best is None:
+        if self.incumbent.best is None:
             # least above the budget over all runs: a better place to go on from than the least peak
             self.origin = state.best
 
@@ -229,5 +229,5 @@ class _Search:
             if candidate.peak_bytes > self.problem.budget:
                 self.margin += candidate.peak_bytes - self.problem.budget
                 state.load(self.origin, self.goal(cycle) - self.residents)
-        elif self.trials.best == candidate:
+        elif self.incumbent.best == candidate:
             state.load(self.origin, self.goal(cycle) - self.residents)

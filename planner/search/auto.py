@@ -18,7 +18,7 @@ from planner.search.anneal import retention
 from planner.search.chain import chain
 from planner.search.chen import chen_budget, chen_sqrt
 from planner.search.cuts import cuts
-from planner.search.incumbent import Trials
+from planner.search.incumbent import Incumbent
 from planner.search.recursive import recursive
 
 #: Graphs of more ops are annealed only where nothing else finds a plan.
@@ -97,10 +97,10 @@ def _annealed(problem: Problem) -> Proposal:
 
 def _neighbour(problem: Problem) -> Proposal:
     """The best of `Problem.starts`."""
-    trials = Trials(problem, "auto")
+    incumbent = Incumbent(problem, "auto")
     for place, schedule in enumerate(problem.starts):
-        trials.evaluate(place, partial(trials.evaluator.sequence, schedule))
-    return trials.proposal()
+        incumbent.evaluate(place, partial(incumbent.evaluator.sequence, schedule))
+    return incumbent.proposal()
 
 
 def _best(problem: Problem, rounds: Iterable[tuple[Strategy, ...]]) -> Proposal:

@@ -16,7 +16,7 @@ from planner.analysis.arrays import Ints
 from planner.analysis.stages import Stages, chain_stages
 from planner.kernels.chain_dp import binomial_table
 from planner.problem import Problem, Proposal
-from planner.search.incumbent import Candidate, Trials
+from planner.search.incumbent import Evaluation, Incumbent
 
 _TABLE: Final = 1 << 20  # entries of a table of steps and slots
 
@@ -69,21 +69,21 @@ def binomial(problem: Problem, *, slots: int | None = None, mixed: bool | None =
         InfeasibleBudget: nothing tried fits; carries the least peak seen.
     Source: Griewank and Walther 2000, *Algorithm 799: revolve*; mixed: see `forwards`.
     """
-    trials = Trials(problem, "binomial")
-    part = trials.evaluator.forward_part()
-    stages = None if part is None else chain_stages(trials.evaluator.encoded.arrays, part, apart=False)
+    incumbent = Incumbent(problem, "binomial")
+    part = incumbent.evaluator.forward_part()
+    stages = None if part is None else chain_stages(incumbent.evaluator.encoded.arrays, part, apart=False)
     if stages is None:
-        return trials.proposal()
+        return incumbent.proposal()
     try:
         for kind in (False, True) if mixed is None else (mixed,):
-            search = _Slots(trials, stages, mixed=kind, most=slots)
+            search = _Slots(incumbent, stages, mixed=kind, most=slots)
             if slots is None:
                 search.sweep()
             else:
                 search.evaluate(slots)
     except KeyboardInterrupt:
-        trials.interrupted()
-    return trials.proposal()
+        incumbent.interrupted()
+    return incumbent.proposal()
 
 
 class _Table(NamedTuple):
@@ -102,8 +102,8 @@ def _table(steps: int, slots: int, *, mixed: bool) -> _Table:
 class _Slots:
     """Plans of one kind by number of slots."""
 
-    def __init__(self, trials: Trials, stages: Stages, *, mixed: bool, most: int | None) -> None:
-        self.trials, self.stages, self.mixed = trials, stages, mixed
+    def __init__(self, incumbent: Incumbent, stages: Stages, *, mixed: bool, most: int | None) -> None:
+        self.incumbent, self.stages, self.mixed = incumbent, stages, mixed
         self.steps = len(stages.first)
         self.most = min(self.steps, most or max(8, _TABLE // self.steps))
         self.advance = _table(self.steps, self.most, mixed=mixed).advance
@@ -113,24 +113,24 @@ class _Slots:
         counts = sorted({*range(1, 9), *(round(8 * 1.5**k) for k in range(1, 40)), self.most})
         fitting, too_many = 0, self.most + 1
         for slots in counts:
-            if slots > self.most or self.trials.stop():
+            if slots > self.most or self.incumbent.stop():
                 break
-            if self.trials.fits(self.evaluate(slots)):
+            if self.incumbent.fits(self.evaluate(slots)):
                 fitting = slots
             elif fitting:
                 too_many = slots
                 break
-        while self.trials.problem.budget is not None and too_many - fitting > 1 and not self.trials.stop():
+        while self.incumbent.problem.budget is not None and too_many - fitting > 1 and not self.incumbent.stop():
             slots = (fitting + too_many) // 2
-            if self.trials.fits(self.evaluate(slots)):
+            if self.incumbent.fits(self.evaluate(slots)):
                 fitting = slots
             else:
                 too_many = slots
 
-    def evaluate(self, slots: int) -> Candidate | None:
+    def evaluate(self, slots: int) -> Evaluation | None:
         """Peak and cost of `sequence`."""
         slots = min(slots, self.most)
-        return self.trials.evaluate((slots, self.mixed), lambda: self.sequence(slots))
+        return self.incumbent.evaluate((slots, self.mixed), lambda: self.sequence(slots))
 
     def sequence(self, slots: int) -> Ints:
         """Op rows of the schedule with so many slots."""

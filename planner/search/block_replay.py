@@ -51,11 +51,11 @@ def passes(state: State, model: Model, order: Ints, budget: int) -> Iterator[Int
     stack = np.zeros((3, _MOST_PASSES + 1), dtype=np.int64)
     sequence = np.zeros(_MOST_RUNS * len(order) + 1, dtype=np.int64)
     words, f = np.zeros(6, dtype=np.int64), np.zeros(2)
-    again = repeatable(model)
+    rerun = repeatable(model)
 
     def runs(count: int) -> Ints:
         f[BEST_COST] = run_passes(
-            model, order, again, room[2], count, budget, 0.0, np.inf, needed, stack, sequence, words
+            model, order, rerun, room[2], count, budget, 0.0, np.inf, needed, stack, sequence, words
         )
         words[BEST_EXCESS] = words[LAST_EXCESS]
         found: Ints = sequence[len(sequence) - int(words[LENGTH]) :].copy()
@@ -75,7 +75,7 @@ def passes(state: State, model: Model, order: Ints, budget: int) -> Iterator[Int
         search(
             model,
             order,
-            again,
+            rerun,
             budget,
             step,
             hot,

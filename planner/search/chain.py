@@ -19,7 +19,7 @@ from planner.analysis.arrays import Floats, Ints
 from planner.analysis.stages import Stages, chain_stages
 from planner.kernels import chain_dp as kernels
 from planner.problem import Problem, Proposal
-from planner.search.incumbent import Candidate, Trials
+from planner.search.incumbent import Evaluation, Incumbent
 
 _CUTS: Final = 1_500_000  # looked at, over all stretches, at effort 1
 _CUTS_APART: Final = 150_000  # the same, for the finest partition of the backward ops
@@ -56,35 +56,35 @@ def chain(problem: Problem) -> Proposal:
         are not rounded to 500 slots, equal stretches are solved once, and a cut outlives the stage after it where the
         one before reads it.
     """
-    trials = Trials(problem, "chain")
-    if problem.budget is not None and trials.best is not None:
-        return trials.proposal()  # keep-all fits
+    incumbent = Incumbent(problem, "chain")
+    if problem.budget is not None and incumbent.best is not None:
+        return incumbent.proposal()  # keep-all fits
     try:
         for apart in (False, True):
-            search = recurrence(problem, trials, apart=apart)
+            search = recurrence(problem, incumbent, apart=apart)
             if search is not None:
-                _try(search, trials)
+                _try(search, incumbent)
     except KeyboardInterrupt:
-        trials.interrupted()
-    return trials.proposal()
+        incumbent.interrupted()
+    return incumbent.proposal()
 
 
-def _try(search: Recurrence, trials: Trials) -> None:
+def _try(search: Recurrence, incumbent: Incumbent) -> None:
     """The cheapest plan of one recurrence, or the one of least peak."""
-    budget = trials.problem.budget
-    least = search.solve(None, stop=trials.stop)
+    budget = incumbent.problem.budget
+    least = search.solve(None, stop=incumbent.stop)
     if least is None:
         return
     headroom = least if budget is None else max(least, budget - search.resident_bytes)
-    while search.solve(headroom, stop=trials.stop) is not None:
-        candidate = trials.evaluate((search.count, search.plan(headroom)), partial(search.sequence, headroom))
-        if candidate is None or budget is None or trials.fits(candidate) or headroom == least:
+    while search.solve(headroom, stop=incumbent.stop) is not None:
+        candidate = incumbent.evaluate((search.count, search.plan(headroom)), partial(search.sequence, headroom))
+        if candidate is None or budget is None or incumbent.fits(candidate) or headroom == least:
             break
         # Storages that two cuts share are not what the table says.
         headroom = max(least, headroom - (candidate.peak_bytes - budget))
 
 
-def recurrence(problem: Problem, trials: Trials, *, apart: bool) -> Recurrence | None:
+def recurrence(problem: Problem, incumbent: Incumbent, *, apart: bool) -> Recurrence | None:
     """The chain that a problem's graph is, in as many stages as the effort allows for; None where it is none, or time
     runs out.
 
@@ -94,10 +94,10 @@ def recurrence(problem: Problem, trials: Trials, *, apart: bool) -> Recurrence |
     Args:
         apart: how backward ops that only read a cut are shared out: see `chain_stages`.
     """
-    part = trials.evaluator.forward_part()
-    arrays = trials.evaluator.encoded.arrays
+    part = incumbent.evaluator.forward_part()
+    arrays = incumbent.evaluator.encoded.arrays
     without: set[int] = set()
-    while part is not None and not trials.stop():
+    while part is not None and not incumbent.stop():
         stages = chain_stages(arrays, part, apart=apart, without=without)
         actions = None if stages is None else measure(arrays, stages)
         if stages is None or actions is None:
@@ -222,13 +222,13 @@ class Recurrence:
             self.pool_c = np.concatenate((self.pool_c, np.empty_like(self.pool_c)))
         return now
 
-    def plan(self, headroom: int) -> Candidate:
+    def plan(self, headroom: int) -> Evaluation:
         """Peak bytes and extra cost of the cheapest plan within a headroom that was solved for."""
         start, size = self.fronts[len(self.of_kind), 0, 0].tolist()
         place = int(np.searchsorted(self.pool_h[start : start + size], headroom, side="right")) - 1
         if place < 0:
             raise ValueError(f"no plan within a headroom of {headroom} bytes")
-        return Candidate(self.resident_bytes + int(self.pool_h[start + place]), float(self.pool_c[start + place]))
+        return Evaluation(self.resident_bytes + int(self.pool_h[start + place]), float(self.pool_c[start + place]))
 
     def sequence(self, headroom: int) -> Ints:
         """Its op rows."""

@@ -15,7 +15,7 @@ from planner.analysis.arrays import Floats, Ints
 from planner.analysis.candidates import ForwardPart
 from planner.kernels.segments import recompute, threshold_cuts
 from planner.problem import Problem, Proposal
-from planner.search.incumbent import Candidate, Trials
+from planner.search.incumbent import Evaluation, Incumbent
 
 Cuts = tuple[int, ...]
 _MOST_CROSSING: Final = 16
@@ -31,11 +31,11 @@ def chen_sqrt(problem: Problem) -> Proposal:
     Source: Chen et al. 2016, 4.2. Ours differs: the last segment is never recomputed, segments are balanced in bytes
         over the candidates there are, and keep-all is taken where it is no worse.
     """
-    trials = Trials(problem, "chen-sqrt")
-    part = trials.evaluator.forward_part()
+    incumbent = Incumbent(problem, "chen-sqrt")
+    part = incumbent.evaluator.forward_part()
     if part is not None:
-        _Segments(trials, part).evaluate(_equal_cuts(part))
-    return trials.proposal()
+        _Segments(incumbent, part).evaluate(_equal_cuts(part))
+    return incumbent.proposal()
 
 
 def chen_budget(problem: Problem, *, sweeps: int = 128) -> Proposal:
@@ -54,20 +54,20 @@ def chen_budget(problem: Problem, *, sweeps: int = 128) -> Proposal:
         cuts are tried, thresholds are judged by exact peak, not by x + y, and where single tensors cut the graph badly
         (a stretch between them makes a quarter of the bytes), places crossed by a few tensors are candidates too.
     """
-    trials = Trials(problem, "chen-budget")
-    part = trials.evaluator.forward_part()
+    incumbent = Incumbent(problem, "chen-budget")
+    part = incumbent.evaluator.forward_part()
     parts = [] if part is None else [part]
     marked = any(op.stage is not None for op in problem.graph.ops)
     if part is not None and not marked and not _cuts_well(part):
-        wide = trials.evaluator.forward_part(most_crossing=_MOST_CROSSING)
+        wide = incumbent.evaluator.forward_part(most_crossing=_MOST_CROSSING)
         parts += [] if wide is None else [wide]
     try:
         for some in parts:
             if len(some.gap_bytes):
-                _sweep(_Segments(trials, some), sweeps * problem.effort)
+                _sweep(_Segments(incumbent, some), sweeps * problem.effort)
     except KeyboardInterrupt:
-        trials.interrupted()
-    return trials.proposal()
+        incumbent.interrupted()
+    return incumbent.proposal()
 
 
 def _cuts_well(part: ForwardPart) -> bool:
@@ -135,9 +135,9 @@ def _spread_thresholds(part: ForwardPart, count: int) -> set[int]:
 class _Segments:
     """Cuts as candidate sequences."""
 
-    def __init__(self, trials: Trials, part: ForwardPart) -> None:
-        self.trials, self.part = trials, part
-        self.evaluator = trials.evaluator
+    def __init__(self, incumbent: Incumbent, part: ForwardPart) -> None:
+        self.incumbent, self.part = incumbent, part
+        self.evaluator = incumbent.evaluator
         self.best_threshold = -1
         arrays, keep_all = self.evaluator.encoded.arrays, self.evaluator.keep_all
         self._keep_all_cost = float(arrays.cost[keep_all].sum())
@@ -145,11 +145,11 @@ class _Segments:
         # of ops that run again when everything is dropped
         self._rerun_cost: Floats = np.where(runs > 1, arrays.cost, 0.0)
 
-    def evaluate(self, cuts: Cuts) -> Candidate | None:
+    def evaluate(self, cuts: Cuts) -> Evaluation | None:
         """Peak and cost of the plan that keeps these cuts and everything after the last."""
         # what crosses a place is kept, whichever candidates it is one of
         places = tuple(self.part.position[list(cuts)].tolist())
-        return self.trials.evaluate(places, lambda: self.sequence(cuts))
+        return self.incumbent.evaluate(places, lambda: self.sequence(cuts))
 
     def sequence(self, cuts: Cuts) -> Ints:
         """Its op rows."""
@@ -171,32 +171,32 @@ class _Segments:
 
     def try_threshold(self, threshold: int) -> None:
         """The cuts of one threshold, and where they fit, the shortest prefix of them that does."""
-        if self.trials.stop():
+        if self.incumbent.stop():
             return
-        before = self.trials.best
+        before = self.incumbent.best
         cuts = _alg3(self.part, threshold)[0]
         whole = self.evaluate(cuts)
-        if self.trials.problem.budget is None:
+        if self.incumbent.problem.budget is None:
             for shorter in (cuts[:-1], cuts[:-2]):
                 self.evaluate(shorter)
-        elif self.trials.fits(whole):
+        elif self.incumbent.fits(whole):
             self._bisect(cuts)
-        if self.trials.best is not before:
+        if self.incumbent.best is not before:
             self.best_threshold = threshold
 
     def _bisect(self, cuts: Cuts) -> None:
         """The shortest prefix that fits, unless even the longest one cheaper than the best plan does not."""
         too_few, enough = -1, len(cuts)
-        best = self.trials.best
+        best = self.incumbent.best
         assert best is not None  # all of the cuts fit
         cheaper = max(0, int(np.searchsorted(self._prefix_costs(cuts), best.cost - self._keep_all_cost)) - 1)
         if cheaper < len(cuts):
-            if not self.trials.fits(self.evaluate(cuts[:cheaper])):
+            if not self.incumbent.fits(self.evaluate(cuts[:cheaper])):
                 return
             enough = cheaper
         while enough - too_few > 1:
             middle = (too_few + enough) // 2
-            if self.trials.fits(self.evaluate(cuts[:middle])):
+            if self.incumbent.fits(self.evaluate(cuts[:middle])):
                 enough = middle
             else:
                 too_few = middle

@@ -19,9 +19,9 @@ from planner.errors import PlannerError
 from planner.kernels.segments import recompute, threshold_cuts
 from planner.problem import Problem, Proposal
 from planner.search.evict import touches_updated
-from planner.search.incumbent import Candidate, Trials
+from planner.search.incumbent import Evaluation, Incumbent
 from planner.search.recursive import recursive
-from planner.search.repair import Refinement
+from planner.search.repair import Repair
 
 _CUTS: Final = 12  # over the price, for one set of checkpoints
 _FINER: Final = 12  # more of them, around the budget
@@ -42,8 +42,8 @@ _CLOSE: Final = 1e-5  # to the bound: not worth more search
 class _Plan(NamedTuple):
     """A drop set that was judged."""
 
-    again: Flags
-    candidate: Candidate
+    rerun: Flags
+    candidate: Evaluation
 
 
 class _Vertex(NamedTuple):
@@ -67,22 +67,22 @@ def cuts(problem: Problem) -> Proposal:
         InfeasibleBudget: nothing tried fits; carries the least peak seen, in bytes.
     Source: ours; `papers/decisions/0006-cut-certificate.md`.
     """
-    trials = Trials(problem, "cuts")
+    incumbent = Incumbent(problem, "cuts")
     try:
-        if problem.budget is None or trials.best is None:
-            _Cuts(trials).run()
+        if problem.budget is None or incumbent.best is None:
+            _Cuts(incumbent).run()
     except KeyboardInterrupt:
-        trials.interrupted()
-    return trials.proposal()
+        incumbent.interrupted()
+    return incumbent.proposal()
 
 
 class _Cuts:
     """Drop sets as candidate sequences, for one place where the program turns from making values to using them up."""
 
-    def __init__(self, trials: Trials) -> None:
-        self.trials = trials
-        self.evaluator = trials.evaluator
-        problem = trials.problem
+    def __init__(self, incumbent: Incumbent) -> None:
+        self.incumbent = incumbent
+        self.evaluator = incumbent.evaluator
+        problem = incumbent.problem
         self.storages = storages_of(problem.graph, problem.memory)
         arrays = self.storages.arrays
         rows = np.arange(len(arrays.cost))
@@ -90,76 +90,76 @@ class _Cuts:
         self.before = (rows < turn) & ~arrays.resident
         self.after = rows >= turn
         self.stuck = touches_updated(self.storages.arrays)
-        self.plans: dict[Candidate, _Plan] = {}
+        self.plans: dict[Evaluation, _Plan] = {}
         self._none = np.full(len(rows), -1, dtype=np.int64)
         self.keep_all = self.judged(np.zeros(len(rows), dtype=np.bool_))
 
     def run(self) -> None:
         """Every set of checkpoints; then what does not fit is relieved until it does, and the best is made cheaper."""
-        problem = self.trials.problem
+        problem = self.incumbent.problem
         bound = 0.0 if problem.budget is None else certified_cost(problem.graph, problem.memory, problem.budget).cost
         sets = list(self._checkpoints())
         # so that fewer of them are spread over all
         spread = sorted(range(len(sets)), key=lambda k: f"{k:b}"[::-1].ljust(20, "0"))
         for k in spread[: max(_LEAST_SETS, round(_SWEPT_ROWS / len(self.before) * problem.effort))]:
-            if self.trials.stop() or self._done(bound):
+            if self.incumbent.stop() or self._done(bound):
                 return
             self.sweep(sets[k])
-        refinement = Refinement(self.trials)
+        repair = Repair(self.incumbent)
         if problem.budget is None:
-            self._lower(refinement)
+            self._lower(repair)
         else:
-            self._cheapen(refinement, problem.budget, bound)
+            self._cheapen(repair, problem.budget, bound)
 
-    def _lower(self, refinement: Refinement) -> None:
+    def _lower(self, repair: Repair) -> None:
         """Without a budget: from the plan of least peak, from keep-all and from the deepest recursion."""
-        assert self.trials.best is not None
-        refinement.enter(self.sequence(self.plans[self.trials.best].again))
-        refinement.lower([self.evaluator.keep_all, *self._nested()])
+        assert self.incumbent.best is not None
+        repair.enter(self.sequence(self.plans[self.incumbent.best].rerun))
+        repair.reduce_peak([self.evaluator.keep_all, *self._nested()])
 
-    def _cheapen(self, refinement: Refinement, budget: int, bound: float) -> None:
+    def _cheapen(self, repair: Repair, budget: int, bound: float) -> None:
         """With one: exchange, relieve, leave out, again and again, until no plan can be much cheaper."""
-        effort = self.trials.problem.effort
+        effort = self.incumbent.problem.effort
         moves = round(min(_MOVES, _ROWS / len(self.before)) * effort)
         for _ in range(2):
-            if self.trials.best is not None:
+            if self.incumbent.best is not None:
                 for low in self._edge():
-                    if low.candidate.cost < self.trials.best.cost and not self._done(bound):
-                        self.mix(low, self.plans[self.trials.best])
+                    if low.candidate.cost < self.incumbent.best.cost and not self._done(bound):
+                        self.mix(low, self.plans[self.incumbent.best])
         self._exchange(moves)
-        if self.trials.best is not None:
-            refinement.enter(self.sequence(self.plans[self.trials.best].again))
-        starts = [self.sequence(plan.again) for plan in self._edge()]
+        if self.incumbent.best is not None:
+            repair.enter(self.sequence(self.plans[self.incumbent.best].rerun))
+        starts = [self.sequence(plan.rerun) for plan in self._edge()]
         fitted: list[Ints] = []
-        for start in starts if self.trials.best is not None else [*starts, *self._nested()]:
+        for start in starts if self.incumbent.best is not None else [*starts, *self._nested()]:
             if self._done(bound):
                 return
-            limit = math.inf if self.trials.best is None else _WORTH * self.trials.best.cost
-            found = refinement.fit(start, budget, limit)
+            limit = math.inf if self.incumbent.best is None else _WORTH * self.incumbent.best.cost
+            found = repair.repair(start, budget, limit)
             fitted += [] if found is None else [found]
         renewals = round(min(_RENEWALS, _RENEWED_ROWS / len(self.before)) * effort)
         cost = self.storages.arrays.cost
         others = sorted(fitted, key=lambda sequence: float(cost[sequence].sum()))[:_OTHERS]
         for turn in range(2 + len(others)):
-            if refinement.best is None or self._done(bound):
+            if repair.best is None or self._done(bound):
                 return
-            refinement.thin(moves)
-            refinement.renew(
-                refinement.best if turn < 2 else others[turn - 2], renewals, self.trials.problem.seed + turn, bound
+            repair.prune(moves)
+            repair.ruin_and_recreate(
+                repair.best if turn < 2 else others[turn - 2], renewals, self.incumbent.problem.seed + turn, bound
             )
-        refinement.thin(moves)
+        repair.prune(moves)
 
     def _done(self, bound: float) -> bool:
         """True if the best plan costs at most a hundred-thousandth more than any can."""
         return (
-            self.trials.problem.budget is not None
-            and self.trials.best is not None
-            and self.trials.best.cost <= bound * (1 + _CLOSE)
+            self.incumbent.problem.budget is not None
+            and self.incumbent.best is not None
+            and self.incumbent.best.cost <= bound * (1 + _CLOSE)
         )
 
     def _nested(self) -> list[Ints]:
         """What plans look like that run an op more often: the proposal of "recursive", fitting or not."""
-        problem = msgspec.structs.replace(self.trials.problem, budget=None)
+        problem = msgspec.structs.replace(self.incumbent.problem, budget=None)
         try:
             return [self.evaluator.sequence(recursive(problem).schedule)]
         except PlannerError:
@@ -200,9 +200,9 @@ class _Cuts:
 
     def sweep(self, fixed: Flags) -> None:
         """The vertices of one hull, those around the budget too, and mixtures of neighbours on both sides of it."""
-        at_hand = np.zeros(len(self.storages.holder), dtype=np.bool_)
+        live_here = np.zeros(len(self.storages.storage_rep), dtype=np.bool_)
         instant = Instant(
-            self.storages, before=self.before, after=self.after, at_hand=at_hand, fixed=fixed | self.stuck
+            self.storages, before=self.before, after=self.after, live_here=live_here, fixed=fixed | self.stuck
         )
         if instant.needed_bytes == instant.fixed_bytes or self.keep_all is None:
             return
@@ -215,7 +215,7 @@ class _Cuts:
             gaps = [(low, high) for low, high in pairwise(hull) if (low.live_bytes, high.live_bytes) not in done]
             if turn >= _CUTS:
                 gaps = [(low, high) for low, high in gaps if self._straddle(low.plan, high.plan)]
-            if not gaps or self.trials.stop():
+            if not gaps or self.incumbent.stop():
                 break
             low, high = max(gaps, key=lambda gap: gap[0].live_bytes - gap[1].live_bytes)
             done.add((low.live_bytes, high.live_bytes))
@@ -229,52 +229,52 @@ class _Cuts:
 
     def _vertex(self, instant: Instant, price: float) -> _Vertex | None:
         cut = instant.cut(price)
-        plan = self.judged(cut.again)
+        plan = self.judged(cut.rerun)
         return None if plan is None else _Vertex(cut.live_bytes, cut.again_cost, plan)
 
     def _straddle(self, low: _Plan, high: _Plan) -> bool:
         """The cheaper one does not fit, the other does."""
         return (
-            not self.trials.fits(low.candidate)
-            and self.trials.fits(high.candidate)
+            not self.incumbent.fits(low.candidate)
+            and self.incumbent.fits(high.candidate)
             and low.candidate.cost < high.candidate.cost
         )
 
-    def judged(self, again: Flags) -> _Plan | None:
+    def judged(self, rerun: Flags) -> _Plan | None:
         """Peak and cost of the plan that drops what these ops make; None where it is illegal."""
-        again = self._with_views(again & self.before)
-        candidate = self.trials.evaluate(np.packbits(again).tobytes(), lambda: self.sequence(again))
+        rerun = self._with_views(rerun & self.before)
+        candidate = self.incumbent.evaluate(np.packbits(rerun).tobytes(), lambda: self.sequence(rerun))
         if candidate is None:
             return None
-        return self.plans.setdefault(candidate, _Plan(again, candidate))
+        return self.plans.setdefault(candidate, _Plan(rerun, candidate))
 
-    def _with_views(self, again: Flags) -> Flags:
+    def _with_views(self, rerun: Flags) -> Flags:
         """Views of what is dropped are dropped too: they would hold its bytes."""
-        arrays, holder = self.storages.arrays, self.storages.holder
-        on = np.flatnonzero((holder >= 0) & (holder != np.arange(len(holder))))
-        makers = arrays.producer[on[again[arrays.producer[holder[on]]]]]
-        again = again.copy()
-        again[makers[self.before[makers] & arrays.recomputable[makers] & ~self.stuck[makers]]] = True
-        return again
+        arrays, storage_rep = self.storages.arrays, self.storages.storage_rep
+        on = np.flatnonzero((storage_rep >= 0) & (storage_rep != np.arange(len(storage_rep))))
+        makers = arrays.producer[on[rerun[arrays.producer[storage_rep[on]]]]]
+        rerun = rerun.copy()
+        rerun[makers[self.before[makers] & arrays.recomputable[makers] & ~self.stuck[makers]]] = True
+        return rerun
 
-    def sequence(self, again: Flags) -> Ints:
+    def sequence(self, rerun: Flags) -> Ints:
         """Op rows: each dropped value made again just before its first reader after the turn."""
         keep_all = self.evaluator.keep_all
-        sequence = np.empty(len(keep_all) + int(again.sum()), dtype=np.int64)
-        length = recompute(self.storages.arrays, keep_all, again.astype(np.int64), self.before, self._none, sequence)
+        sequence = np.empty(len(keep_all) + int(rerun.sum()), dtype=np.int64)
+        length = recompute(self.storages.arrays, keep_all, rerun.astype(np.int64), self.before, self._none, sequence)
         return sequence[:length]
 
     def mix(self, low: _Plan, high: _Plan) -> None:
         """One plan up to a row and the other after it, both ways round: as much of the cheaper one as fits."""
-        differ = np.flatnonzero(low.again != high.again)
+        differ = np.flatnonzero(low.rerun != high.rerun)
         for first in (False, True):
             enough, too_many = 0, len(differ)
-            while too_many - enough > 1 and not self.trials.stop():
+            while too_many - enough > 1 and not self.incumbent.stop():
                 middle = (enough + too_many) // 2
                 mixed = self.judged(
-                    _with(high.again, low.again, differ[:middle] if first else differ[len(differ) - middle :])
+                    _with(high.rerun, low.rerun, differ[:middle] if first else differ[len(differ) - middle :])
                 )
-                if mixed is not None and self.trials.fits(mixed.candidate):
+                if mixed is not None and self.incumbent.fits(mixed.candidate):
                     enough = middle
                 else:
                     too_many = middle
@@ -283,22 +283,22 @@ class _Cuts:
         """Put stretches of cheaper plans, halves first, then ever shorter, into the best plan, while it fits."""
         tried = 0
         share = 1
-        while tried < most and self.trials.best is not None:
-            best = self.plans[self.trials.best]
+        while tried < most and self.incumbent.best is not None:
+            best = self.plans[self.incumbent.best]
             edge = [plan for plan in self._edge() if plan.candidate.cost < best.candidate.cost]
             longest = 0
             for other in edge:
-                differ = np.flatnonzero(other.again != best.again)
+                differ = np.flatnonzero(other.rerun != best.rerun)
                 longest = max(longest, len(differ))
                 length = max(1, len(differ) // (2 * share))
                 for start in range(0, len(differ), length):
-                    if tried >= most or self.trials.stop():
+                    if tried >= most or self.incumbent.stop():
                         return
                     if other.candidate.cost >= best.candidate.cost:
                         break
                     tried += 1
-                    mixed = self.judged(_with(best.again, other.again, differ[start : start + length]))
-                    if mixed is not None and self.trials.best == mixed.candidate:
+                    mixed = self.judged(_with(best.rerun, other.rerun, differ[start : start + length]))
+                    if mixed is not None and self.incumbent.best == mixed.candidate:
                         best = mixed
             if 2 * share > max(1, longest):
                 return
@@ -306,7 +306,7 @@ class _Cuts:
 
     def _edge(self) -> list[_Plan]:
         """The plans above the budget that no other is both cheaper and smaller than; few."""
-        above = sorted(plan.candidate for plan in self.plans.values() if not self.trials.fits(plan.candidate))
+        above = sorted(plan.candidate for plan in self.plans.values() if not self.incumbent.fits(plan.candidate))
         edge: list[_Plan] = []
         for candidate in above:
             if not edge or candidate.cost < edge[-1].candidate.cost:

@@ -19,7 +19,7 @@ _PRICES: Final = 16
 _WOBBLE: Final = 0.2
 
 
-class Relief:
+class Eviction:
     """Relieves sequences of one graph.
 
     Args:
@@ -43,7 +43,7 @@ class Relief:
         illegal = replay(self.arrays, sequence, free_ptr, freed, timeline, buffers, self._scratch)[3]
         return None if illegal >= 0 else timeline
 
-    def relieved(
+    def evict_at_peak(
         self, sequence: Ints, step: int, excess: int, *, draw: np.random.Generator | None = None
     ) -> Ints | None:
         """The sequence with the cheapest set of values that frees some bytes at one step dropped there; None where none
@@ -55,8 +55,8 @@ class Relief:
         """
         program = _Unrolled(self.arrays, self._residents, sequence)
         row = len(self._residents) + step
-        again = program.dropped(row, excess, draw)
-        return None if again is None else program.sequence(row, again)
+        rerun = program.dropped(row, excess, draw)
+        return None if rerun is None else program.sequence(row, rerun)
 
 
 class _Unrolled:
@@ -77,34 +77,34 @@ class _Unrolled:
         """
         rows = np.arange(len(self.runs))
         base, arrays = self.storages, self.arrays
-        at_hand = np.zeros(len(base.holder), dtype=np.bool_)
-        read = base.holder[arrays.read_value[arrays.read_ptr[row] : arrays.read_ptr[row + 1]]]
-        at_hand[read[read >= 0]] = True
+        live_here = np.zeros(len(base.storage_rep), dtype=np.bool_)
+        read = base.storage_rep[arrays.read_value[arrays.read_ptr[row] : arrays.read_ptr[row + 1]]]
+        live_here[read[read >= 0]] = True
         if draw is not None:
             wobbly = np.maximum(1, base.step_cost * draw.uniform(1 - _WOBBLE, 1 + _WOBBLE, len(rows))).astype(np.int64)
             base = base._replace(step_cost=wobbly, most=int(wobbly.sum()) + 1)
         before = (rows < row) & ~arrays.resident
-        instant = Instant(base, before=before, after=rows >= row, at_hand=at_hand, fixed=self.stuck)
+        instant = Instant(base, before=before, after=rows >= row, live_here=live_here, fixed=self.stuck)
         room = instant.needed_bytes - excess
         many = _cheapest_within(instant, room)
         if many is None:
             return None
-        again: Flags = many.copy()
-        tried = np.flatnonzero(again)
+        rerun: Flags = many.copy()
+        tried = np.flatnonzero(rerun)
         worth = base.step_cost[tried] / np.maximum(1, self._made_bytes()[tried])
         order = tried[np.argsort(-worth, kind="stable")]
         restore(
             arrays,
-            base.holder,
+            base.storage_rep,
             base.holder_bytes,
             instant.needed,
-            at_hand,
-            again,
+            live_here,
+            rerun,
             order,
-            np.empty(len(base.holder), dtype=np.int64),
+            np.empty(len(base.storage_rep), dtype=np.int64),
             room,
         )
-        return again
+        return rerun
 
     def _made_bytes(self) -> Ints:
         """Fresh bytes of each run."""
@@ -112,9 +112,9 @@ class _Unrolled:
         np.add.at(total, self.arrays.producer, self.arrays.storage_bytes)
         return total
 
-    def sequence(self, row: int, again: Flags) -> Ints:
+    def sequence(self, row: int, rerun: Flags) -> Ints:
         """Op rows of the graph: what was dropped at `row` runs again just before its first reader after it."""
-        counts = with_views(self.storages, again & ~self.stuck).astype(np.int64)
+        counts = with_views(self.storages, rerun & ~self.stuck).astype(np.int64)
         counts[row:] = 0
         rows = np.arange(self.first, len(self.runs))
         result = np.empty(len(rows) + int(counts.sum()), dtype=np.int64)
@@ -144,18 +144,18 @@ def _cheapest_within(instant: Instant, room: int) -> Flags | None:
             many = cut
         else:
             low_cost, low_bytes = cut.again_cost, cut.live_bytes
-    found: Flags = many.again
+    found: Flags = many.rerun
     return found
 
 
-def with_views(storages: Storages, again: Flags) -> Flags:
+def with_views(storages: Storages, rerun: Flags) -> Flags:
     """Ops that run again, and those that make views of what they make: else the old views would hold the bytes."""
-    arrays, holder = storages.arrays, storages.holder
-    on = np.flatnonzero((holder >= 0) & (holder != np.arange(len(holder))))
-    makers = arrays.producer[on[again[arrays.producer[holder[on]]]]]
-    again = again.copy()
-    again[makers[arrays.recomputable[makers]]] = True
-    return again
+    arrays, storage_rep = storages.arrays, storages.storage_rep
+    on = np.flatnonzero((storage_rep >= 0) & (storage_rep != np.arange(len(storage_rep))))
+    makers = arrays.producer[on[rerun[arrays.producer[storage_rep[on]]]]]
+    rerun = rerun.copy()
+    rerun[makers[arrays.recomputable[makers]]] = True
+    return rerun
 
 
 def touches_updated(arrays: Arrays) -> Flags:

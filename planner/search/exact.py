@@ -22,7 +22,7 @@ from planner.problem import Problem, Proposal
 from planner.schedule import Schedule
 from planner.search.anneal import retention
 from planner.search.cuts import cuts
-from planner.search.incumbent import Trials
+from planner.search.incumbent import Incumbent
 from planner.units import format_bytes
 
 _SMALL: Final = 20  # ops; a state of more takes longer, so fewer are looked at
@@ -87,8 +87,8 @@ class _Search:
 
     def __init__(self, problem: Problem, *, claim: float | None = None) -> None:
         self.problem, self.claim = problem, claim
-        self.trials = Trials(problem, "exact")
-        self.evaluator = self.trials.evaluator
+        self.incumbent = Incumbent(problem, "exact")
+        self.evaluator = self.incumbent.evaluator
         self.pinned = problem.order == "pinned" or _one_order(problem.graph)
         self.ops = len(self.evaluator.keep_all)
         self.states = max(1, round(MOST_STATES * problem.effort * _SMALL / max(_SMALL, self.ops)))
@@ -237,7 +237,7 @@ class _Search:
         sequence: Ints = self.evaluator.sequence(schedule)
         liveness = self.evaluator.liveness(schedule)
         peak_bytes, cost = liveness.peak_bytes, math.fsum(self.evaluator.encoded.arrays.cost[sequence].tolist())
-        canonical = self.trials.evaluate(sequence.tobytes(), lambda: sequence)
+        canonical = self.incumbent.evaluate(sequence.tobytes(), lambda: sequence)
         if canonical is not None and canonical.peak_bytes <= peak_bytes:
             peak_bytes, schedule = canonical.peak_bytes, self.evaluator.schedule(sequence)
         self.least = peak_bytes if self.least is None else min(self.least, peak_bytes)

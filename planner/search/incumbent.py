@@ -12,14 +12,14 @@ from planner.errors import TimeLimit
 from planner.problem import Problem, Proposal
 
 
-class Candidate(NamedTuple):
+class Evaluation(NamedTuple):
     """Peak bytes and cost of one sequence of ops."""
 
     peak_bytes: int
     cost: float
 
 
-class Trials:
+class Incumbent:
     """Keep-all is tried first, so that nothing worse is ever proposed.
 
     Args:
@@ -30,20 +30,20 @@ class Trials:
     def __init__(self, problem: Problem, name: str) -> None:
         self.problem, self.name = problem, name
         self.evaluator: Evaluator = evaluator_of(problem.graph, problem.memory)
-        self.best: Candidate | None = None
+        self.best: Evaluation | None = None
         self.cut_short = False
-        self._seen: dict[Hashable, Candidate | None] = {}
+        self._seen: dict[Hashable, Evaluation | None] = {}
         self._best_sequence: Ints = self.evaluator.keep_all
-        self._least: Candidate | None = None
+        self._least: Evaluation | None = None
         self.evaluate((), lambda: self.evaluator.keep_all)
 
-    def evaluate(self, key: Hashable, make: Callable[[], Ints]) -> Candidate | None:
+    def evaluate(self, key: Hashable, make: Callable[[], Ints]) -> Evaluation | None:
         """Evaluate the op rows that `make` returns, or recall them by key; None where they are illegal."""
         if key in self._seen:
             return self._seen[key]
         sequence = make()
         outcome = self.evaluator.evaluate(sequence)
-        candidate = self._seen[key] = None if outcome is None else Candidate(*outcome)
+        candidate = self._seen[key] = None if outcome is None else Evaluation(*outcome)
         if candidate is not None:
             if self._least is None or candidate < self._least:
                 self._least = candidate
@@ -53,11 +53,11 @@ class Trials:
                 self.problem.watch(self.name, candidate.peak_bytes, candidate.cost, self.fits(candidate))
         return candidate
 
-    def fits(self, candidate: Candidate | None) -> bool:
+    def fits(self, candidate: Evaluation | None) -> bool:
         """Legal, and within the budget if there is one."""
         return candidate is not None and (self.problem.budget is None or candidate.peak_bytes <= self.problem.budget)
 
-    def _rank(self, candidate: Candidate) -> tuple[float, float]:
+    def _rank(self, candidate: Evaluation) -> tuple[float, float]:
         """A budget asks for least cost, none for least peak."""
         return candidate if self.problem.budget is None else candidate[::-1]
 

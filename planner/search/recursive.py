@@ -15,7 +15,7 @@ import numpy as np
 from planner.analysis.arrays import Arrays, Flags, Ints
 from planner.analysis.candidates import ForwardPart
 from planner.problem import Problem, Proposal
-from planner.search.incumbent import Candidate, Trials
+from planner.search.incumbent import Evaluation, Incumbent
 
 
 class _Units(NamedTuple):
@@ -52,18 +52,18 @@ def recursive(problem: Problem, *, k: int | None = None, reuse: bool = False) ->
     Source: Chen et al. 2016, 4.4, whose authors did not release it. Ours differs: any k, unequal layers, cuts found on
     the graph.
     """
-    trials = Trials(problem, "recursive")
-    part = trials.evaluator.forward_part()
+    incumbent = Incumbent(problem, "recursive")
+    part = incumbent.evaluator.forward_part()
     if part is None or not len(part.position):
-        return trials.proposal()
-    search = _Recursion(trials, part)
+        return incumbent.proposal()
+    search = _Recursion(incumbent, part)
     try:
-        for again in (reuse,) if k is not None else (True, False):
+        for rerun in (reuse,) if k is not None else (True, False):
             for pieces in (k,) if k is not None else _branchings(len(part.position)):
-                search.try_branching(pieces, reuse=again, whole=k is not None)
+                search.try_branching(pieces, reuse=rerun, whole=k is not None)
     except KeyboardInterrupt:
-        trials.interrupted()
-    return trials.proposal()
+        incumbent.interrupted()
+    return incumbent.proposal()
 
 
 def _branchings(count: int) -> list[int]:
@@ -78,31 +78,31 @@ def _branchings(count: int) -> list[int]:
 class _Recursion:
     """Recursive plans as candidate sequences."""
 
-    def __init__(self, trials: Trials, part: ForwardPart) -> None:
-        self.trials, self.part = trials, part
-        self.units = {reuse: _units(trials.evaluator.encoded.arrays, part, reuse=reuse) for reuse in (False, True)}
+    def __init__(self, incumbent: Incumbent, part: ForwardPart) -> None:
+        self.incumbent, self.part = incumbent, part
+        self.units = {reuse: _units(incumbent.evaluator.encoded.arrays, part, reuse=reuse) for reuse in (False, True)}
         self.count = len(self.units[True].leaf)
 
     def try_branching(self, k: int, *, reuse: bool, whole: bool) -> None:
         """All units under the recursion; then, under a budget, the largest stretch at the end that can be kept
         whole.
         """
-        if self.trials.stop():
+        if self.incumbent.stop():
             return
         complete = self.evaluate(k, reuse=reuse, tail=1)
-        if whole or self.trials.problem.budget is None or not self.trials.fits(complete):
+        if whole or self.incumbent.problem.budget is None or not self.incumbent.fits(complete):
             return
         fitting, too_long = 1, self.count
         while too_long - fitting > 1:
             tail = (fitting + too_long) // 2
-            if self.trials.fits(self.evaluate(k, reuse=reuse, tail=tail)):
+            if self.incumbent.fits(self.evaluate(k, reuse=reuse, tail=tail)):
                 fitting = tail
             else:
                 too_long = tail
 
-    def evaluate(self, k: int, *, reuse: bool, tail: int) -> Candidate | None:
+    def evaluate(self, k: int, *, reuse: bool, tail: int) -> Evaluation | None:
         """Peak and cost of `sequence`."""
-        return self.trials.evaluate((k, reuse, tail), lambda: self.sequence(k, reuse=reuse, tail=tail))
+        return self.incumbent.evaluate((k, reuse, tail), lambda: self.sequence(k, reuse=reuse, tail=tail))
 
     def sequence(self, k: int, *, reuse: bool, tail: int) -> Ints:
         """Op rows of the plan whose last `tail` units are kept whole."""
