@@ -18,7 +18,8 @@ from conftest import Answer
 import planner
 from planner.cli import main as cli
 from planner.lowering.read import read_graph
-from planner.names import ALLOCATORS, STRATEGIES, printable
+from planner.names import ALLOCATORS, STRATEGIES
+from planner.text import printable
 
 
 def error_lines(answer: Answer) -> list[str]:
