@@ -29,7 +29,7 @@ from planner.plan import Plan
 from planner.problem import Order, Problem, Proposal
 from planner.report import Figures, Report
 from planner.search import find_strategy, strategy_names
-from planner.units import Budget
+from planner.units import BudgetText
 
 Size = Literal["quick", "normal", "slow"]
 #: Searches of minutes on deep nets; only in slow runs where no strategy is named.
@@ -200,7 +200,7 @@ class Held:
         return self._rows[allocator]
 
     def plan(
-        self, strategy: Any, allocator: str | None, budget: Budget | None, clock: Clock, *, order: Order = "free"
+        self, strategy: Any, allocator: str | None, budget: BudgetText | None, clock: Clock, *, order: Order = "free"
     ) -> Plan:
         """`optimize`, its phases timed from inside."""
         own = Clock()
@@ -234,7 +234,7 @@ def plan_row(
     strategy: str,
     *,
     allocator: str | None,
-    budget: Budget | None,
+    budget: BudgetText | None,
     repeat: int,
     name: str | None = None,
     files: bool = False,
@@ -258,7 +258,13 @@ def plan_row(
 
 
 def _plan_row(
-    held: Held, strategy: str, allocator: str | None, budget: Budget | None, name: str | None, files: bool, clock: Clock
+    held: Held,
+    strategy: str,
+    allocator: str | None,
+    budget: BudgetText | None,
+    name: str | None,
+    files: bool,
+    clock: Clock,
 ) -> PlanRow:
     subject = held.subject
     asked = name or (LEAST if budget is None else str(budget))
@@ -342,11 +348,11 @@ class Plans(OnSubject):
         peers: what others reach, by budget; see `PeerRow`.
     """
 
-    budgets: tuple[Budget | None, ...]
+    budgets: tuple[BudgetText | None, ...]
     strategies: tuple[str, ...] | None = None
     allocator: str | None = "auto"
     size: Size = "normal"
-    files: tuple[str, Budget | None] | None = None
+    files: tuple[str, BudgetText | None] | None = None
     peers: tuple[PeerRow, ...] = ()
 
     def rows(self, bench: Bench) -> Iterator[Row]:

@@ -21,7 +21,7 @@ from planner.packing.arena import PlacementOrder, pack_once
 from planner.packing.buffer_table import read_table
 from planner.packing.intervals import sections_of
 from planner.packing.restarts import turns
-from planner.units import Budget
+from planner.units import BudgetText
 
 #: Rules that place each buffer once: words for the table, order, and whether in the smallest gap.
 RULES: Final[tuple[tuple[str, PlacementOrder, bool], ...]] = (
@@ -125,7 +125,7 @@ class PlanTables(OnSubject):
         budgets: where nothing fits one, the least that works is planned.
     """
 
-    budgets: tuple[Budget | None, ...]
+    budgets: tuple[BudgetText | None, ...]
     strategy: str = "auto"
     size: Size = "normal"
 

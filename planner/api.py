@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from numbers import Real
 from typing import Any, Union
 
+import msgspec
 import networkx as nx
 
 from planner import mxnet
 from planner import plan as plans
-from planner.bounds.peak import peak_lower_bound
-from planner.errors import PlanFileError, PlannerError, VerificationError
+from planner.analysis.evaluator import evaluator_of
+from planner.errors import InfeasibleBudget, PlanFileError, PlannerError, TimeLimit, VerificationError
 from planner.graph import Graph
 from planner.lowering.read import read_graph
 from planner.lowering.schema import lower
@@ -22,16 +22,18 @@ from planner.memory import Allocation, MemoryModel
 from planner.packing import find_allocator
 from planner.plan import Plan
 from planner.planning.curve import Curve
-from planner.planning.session import Progress, Session
+from planner.planning.session import Candidate, Missed, Progress, Session
 from planner.planning.sweep import Sweep, SweepProgress
-from planner.policy import policy_of, rule_list
-from planner.problem import Allocator, Order, Status, Strategy
+from planner.policy import rule_list
+from planner.problem import Allocator, Budget, Order, Request, Status, Stop, Strategy, as_number, check_memory
+from planner.remedies import Shortfall
+from planner.report import named_at_peak
 from planner.schedule import Schedule
 from planner.search import find_strategy
 from planner.simulator import Trace
 from planner.simulator import simulate as judge
 from planner.text import as_int, shown
-from planner.units import MAX_BYTES, Budget, parse_budget
+from planner.units import MAX_BYTES, BudgetText
 
 GraphLike = Union[nx.DiGraph, Graph, str, os.PathLike[str]]
 MOST_BUDGETS = 1000
@@ -40,7 +42,7 @@ mxnet.register()
 
 def optimize(
     graph: GraphLike,
-    budget: Budget | None = None,
+    budget: BudgetText | None = None,
     *,
     strategy: str | Strategy = "auto",
     allocator: str | Allocator | None = "auto",
@@ -92,52 +94,23 @@ def optimize(
     >>> optimize(g, "100%").report.plan
     Figures(peak_bytes=6, arena_bytes=6, cost=2.0)
     """
-    deadline, seed = _deadline(order, effort, time_limit), _seed(seed)
-    _check_memory(memory)
+    request, search, allocate = _request(
+        strategy, allocator, memory=memory, order=order, save=save, recompute=recompute, seed=seed, effort=effort
+    )
     if budget is not None:
-        parse_budget(budget, MAX_BYTES)  # refuse what is not understood before any work
-    if progress is not None and not callable(progress):
-        raise PlannerError(f"progress {shown(progress)} is not callable")
-    save, recompute = rule_list(save, option="save"), rule_list(recompute, option="recompute")
-    watcher = None if progress is None else Progress(progress)
+        Budget.read(budget)  # what is not understood is refused before any work
+    told, stop = None if progress is None else Progress(progress), _stop(time_limit)
     program = as_graph(graph)
-    name, search = find_strategy(strategy)
-    session = Session(program, allocator, memory, policy=policy_of(program, memory, save, recompute), progress=watcher)
-    budget_bytes = None if budget is None else parse_budget(budget, session.keep_all.trace.peak_bytes)
-    problem = session.problem(order=order, seed=seed, effort=float(effort), deadline=deadline)
-    try:
-        candidate = session.solve(name, search, problem, budget_bytes)
-    finally:
-        if watcher is not None and watcher.failure is not None:  # a strategy may have taken it for its own
-            raise watcher.failure
-    report = session.report(
-        name,
-        candidate,
-        budget_bytes,
-        "least peak" if budget is None else str(budget),
-        effort=float(effort),
-        order=order,
-    )
-    return Plan(
-        program,
-        candidate.proposal.schedule,
-        candidate.allocation,
-        report,
-        name,
-        session.allocator_name,
-        budget_bytes,
-        memory,
-        seed,
-        float(effort),
-        save,
-        recompute,
-        order,
-    )
+    with stop.listening(), _interruptible(stop):
+        session = Session(program, request, search=search, allocate=allocate, stop=stop, progress=told, advise=_advise)
+        if budget is not None:
+            session = session.asking(budget=Budget.read(budget, keep_all_peak_bytes=session.keep_all.trace.peak_bytes))
+        return session.plan(session.solve())
 
 
 def curve(
     graph: GraphLike,
-    budgets: int | Budget | Sequence[Budget] = 16,
+    budgets: int | BudgetText | Sequence[BudgetText] = 16,
     *,
     strategies: str | Strategy | Sequence[str | Strategy] = ("auto",),
     allocator: str | Allocator | None = "auto",
@@ -173,39 +146,23 @@ def curve(
     >>> [(point.budget, point.cost) for point in curve(zoo.chain(8), [7, 8, 9]).points]  # public case C1
     [(7, 19.0), (8, 18.0), (9, 17.0)]
     """
-    deadline, seed = _deadline(order, effort, time_limit), _seed(seed)
-    _check_memory(memory)
-    wanted = _wanted(budgets)
-    searches = _searches(strategies)
+    request, _, allocate = _request(
+        "auto", allocator, memory=memory, order=order, save=save, recompute=recompute, seed=seed, effort=effort
+    )
+    wanted, searches, stop = _wanted(budgets), _searches(strategies), _stop(time_limit)
     processes = as_int(jobs)
     if processes is None or not (processes >= 1 or processes == -1):
         raise PlannerError(f"jobs {shown(jobs)} is not a number of processes >= 1, or -1 for every core")
-    save, recompute = rule_list(save, option="save"), rule_list(recompute, option="recompute")
+    if progress is not None and not callable(progress):
+        raise PlannerError(f"progress {shown(progress)} is not callable")
     program = as_graph(graph)
-    session = Session(program, allocator, memory, policy=policy_of(program, memory, save, recompute))
-    problem = session.problem(order=order, seed=seed, effort=float(effort), deadline=deadline)
-    sweep = Sweep(session, problem, searches, allocator=allocator, jobs=processes, progress=progress)
-    points = sweep.points(wanted)
-    found = Curve(
-        graph=program.name,
-        fingerprint=program.fingerprint,
-        ops=sum(not op.resident for op in program.ops),
-        keep_all=session.keep_all.figures,
-        peak_lower_bound=peak_lower_bound(program, memory).nbytes,
-        memory=memory,
-        strategies=tuple(searches),
-        points=points,
-        allocator=session.allocator_name,
-        order=order,
-        effort=float(effort),
-        seed=seed,
-        save_rules=save,
-        recompute_rules=recompute,
-    )
-    return found.with_plans(lambda point: sweep.plan(point, save=save, recompute=recompute))
+    with stop.listening(), _interruptible(stop):
+        session = Session(program, msgspec.structs.replace(request, strategy=""), allocate=allocate, stop=stop)
+        sweep = Sweep(session, searches, allocator=allocator, jobs=processes, progress=progress)
+        return sweep.curve(wanted)
 
 
-def _wanted(budgets: int | Budget | Sequence[Budget]) -> int | tuple[Budget, ...]:
+def _wanted(budgets: int | BudgetText | Sequence[BudgetText]) -> int | tuple[BudgetText, ...]:
     """A number of budgets, or the budgets; refused before any work."""
     count = as_int(budgets)
     if count is not None:
@@ -220,7 +177,7 @@ def _wanted(budgets: int | Budget | Sequence[Budget]) -> int | tuple[Budget, ...
     if not 1 <= len(listed) <= MOST_BUDGETS:
         raise PlannerError(f"{len(listed)} budgets were given; a curve has from 1 to {MOST_BUDGETS}")
     for budget in listed:
-        parse_budget(budget, MAX_BYTES)
+        Budget.read(budget)
     return listed
 
 
@@ -240,50 +197,53 @@ def _searches(strategies: str | Strategy | Sequence[str | Strategy]) -> dict[str
     return searches
 
 
-def _deadline(order: Order, effort: float, time_limit: float | None) -> float | None:
-    """Refuse options that cannot be meant; the `time.monotonic()` at which the search ends."""
-    if not isinstance(order, str) or order not in ("free", "pinned"):
-        raise PlannerError(f"order {shown(order)} is not 'free' or 'pinned'")
-    if not 0 < _number(effort) < math.inf:
-        raise PlannerError(f"effort {shown(effort)} is not a number above 0")
-    if time_limit is None:
-        return None
-    if not _number(time_limit) > 0:
+def _request(strategy: Any, allocator: Any, **asked: Any) -> tuple[Request, Strategy, Allocator | None]:
+    """What is asked, checked, and the callables for its names."""
+    asked |= {option: rule_list(asked[option], option=option) for option in ("save", "recompute")}
+    name, search = find_strategy(strategy)
+    packer, allocate = (None, None) if allocator is None else find_allocator(allocator)
+    return Request(strategy=name, allocator=packer, **asked), search, allocate
+
+
+def _stop(time_limit: float | None) -> Stop:
+    if time_limit is not None and not as_number(time_limit) > 0:
         raise PlannerError(f"time limit {shown(time_limit)} is not a number of seconds above 0")
-    return time.monotonic() + _number(time_limit)
+    return Stop.after(None if time_limit is None else as_number(time_limit))
 
 
-def _seed(seed: int) -> int:
-    number = as_int(seed)
-    if number is None or not -(2**63) <= number < 2**63:
-        raise PlannerError(f"seed {shown(seed)} is not an int of at most 64 bits")
-    return number
+@contextmanager
+def _interruptible(stop: Stop) -> Iterator[None]:
+    """A search that Ctrl-C ended without any plan ends as Ctrl-C ends any program."""
+    try:
+        yield
+    except (TimeLimit, InfeasibleBudget):
+        if stop.interrupted:
+            raise KeyboardInterrupt from None
+        raise
 
 
-def _check_memory(memory: MemoryModel) -> None:
-    if not isinstance(memory, MemoryModel):
-        raise PlannerError(
-            f"memory {shown(memory)} is not a MemoryModel; write memory=MemoryModel(scope=..., alignment=...,"
-            " reserve=...)"
-        )
-    for name in ("alignment", "reserve"):
-        if isinstance(getattr(memory, name), bool):
-            raise PlannerError(f"{name} {getattr(memory, name)!r} is not a number of bytes")
+def _advise(session: Session, missed: Missed) -> Shortfall:
+    """What recomputation cannot mend, and what would, where no plan fits."""
+    from planner.footprint.advice import shortfall
+    from planner.footprint.components import Simulated
+
+    def run(candidate: Candidate) -> Simulated:
+        schedule, trace = candidate.proposal.schedule, candidate.trace
+        evaluator = evaluator_of(session.graph, session.memory)
+        return Simulated(session.graph, session.memory, evaluator=evaluator, schedule=schedule, trace=trace)
+
+    return shortfall(
+        run(session.keep_all),
+        run(missed.least),
+        allowed=session.request.live_budget or 0,
+        reached_bytes=missed.reached_bytes,
+        packing_bytes=missed.least.arena_bytes - missed.least.trace.peak_bytes,
+    )
 
 
 def _check_schedule(schedule: Schedule) -> None:
     if not isinstance(schedule, Schedule):
-        raise PlannerError(
-            f"schedule {shown(schedule)} is not a Schedule; write Schedule.of([Compute(...), Free(...), ...])"
-        )
-
-
-def _number(value: Any) -> float:
-    """A float, numpy's included; NaN for what is no number."""
-    try:
-        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
-    except OverflowError:
-        return math.nan
+        raise PlannerError(f"schedule {shown(schedule)} is not a Schedule; write Schedule.of([Compute(...), ...])")
 
 
 def allocate(
@@ -304,7 +264,7 @@ def allocate(
     4
     """
     _check_schedule(schedule)
-    _check_memory(memory)
+    check_memory(memory)
     name, allocate_buffers = find_allocator(allocator)
     program = as_graph(graph)
     judge(program, schedule, memory=memory)
@@ -327,10 +287,12 @@ def simulate(
     4
     """
     _check_schedule(schedule)
-    _check_memory(memory)
+    check_memory(memory)
     if allocation is not None and not isinstance(allocation, Allocation):
         raise PlannerError(f"allocation {shown(allocation)} is not an Allocation, nor None")
-    return judge(as_graph(graph), schedule, memory=memory, allocation=allocation)
+    program = as_graph(graph)
+    trace = judge(program, schedule, memory=memory, allocation=allocation)
+    return msgspec.structs.replace(trace, live_at_peak=named_at_peak(program, schedule, trace))
 
 
 def load(path: str | os.PathLike[str], graph: GraphLike | None = None) -> Plan:

@@ -49,12 +49,14 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
             os.unlink(temporary)
 
 
-def read_versioned(path: str | os.PathLike[str], *, kind: str, format: str, version: int, again: str) -> dict[str, Any]:
+def read_versioned(
+    path: str | os.PathLike[str], *, kind: str, format: str, versions: tuple[int, ...], again: str
+) -> dict[str, Any]:
     """The content of a JSON file that carries its format and version; what is in it is not checked further.
 
     Args:
         kind: "plan" or "curve", for the errors.
-        format, version: what the file must carry.
+        format, versions: what the file must carry, and one of these, the newest last.
         again: how to get a file of this version.
     Raises:
         PlanFileError: missing, not JSON, of another kind, or of another version.
@@ -72,10 +74,10 @@ def read_versioned(path: str | os.PathLike[str], *, kind: str, format: str, vers
         raise PlanFileError(
             f"{str(path)!r} is not a {kind} file: format is {head.get('format')!r}, expected {format!r}"
         )
-    if head.get("version") != version:
-        found = head.get("version")
+    if head.get("version") not in versions:
+        found, newest = head.get("version"), versions[-1]
         raise PlanFileError(
-            f"{str(path)!r} is a {kind} of version {found!r}; this planner reads version {version}: {again}"
+            f"{str(path)!r} is a {kind} of version {found!r}; this planner reads version {newest}: {again}"
         )
     return head
 

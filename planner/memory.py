@@ -45,6 +45,14 @@ class MemoryModel(msgspec.Struct, frozen=True):
         """Bytes a storage of `nbytes` takes."""
         return -(-nbytes // self.alignment) * self.alignment
 
+    def live_bytes(self, budget: int) -> int:
+        """What a budget leaves for the arena: all but the reserve; below 0 where the reserve is larger."""
+        return budget - self.reserve
+
+    def needed_bytes(self, arena_bytes: int) -> int:
+        """The least budget that an arena fits: its bytes and the reserve."""
+        return arena_bytes + self.reserve
+
 
 class Buffer(msgspec.Struct, frozen=True):
     """One storage, or one step's workspace, with its place in the arena.

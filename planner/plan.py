@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Final, Optional
+from typing import TYPE_CHECKING, Any, Final, Optional
 
 import msgspec
 
@@ -15,18 +14,17 @@ from planner.files import read_versioned, write_whole
 from planner.graph import Graph, Op
 from planner.memory import Allocation, MemoryModel
 from planner.names import STRATEGIES
-from planner.problem import Allocator, Order, Problem, out_of_order
+from planner.problem import LEAST_PEAK, Allocator, Order, Problem, Request, nested, out_of_order
 from planner.report import PROOFS, Report, proven, replayed
-from planner.schedule import Schedule
+from planner.schedule import Schedule, keep_all
 from planner.simulator import Trace, simulate
-from planner.text import as_int
 from planner.units import parse_budget
 
 if TYPE_CHECKING:
     from planner.executors.arena_machine import Execution
 
 FORMAT: Final = "planner-plan"
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 class _PlanFile(msgspec.Struct, frozen=True):
@@ -38,15 +36,6 @@ class _PlanFile(msgspec.Struct, frozen=True):
     schedule: Schedule
     allocation: Optional[Allocation]
     report: Report
-    strategy: str
-    allocator: Optional[str]
-    budget: Optional[int]
-    memory: MemoryModel
-    seed: int
-    effort: float
-    save_rules: tuple[str, ...] = ()
-    recompute_rules: tuple[str, ...] = ()
-    order: Order = "free"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,23 +44,63 @@ class Plan:
 
     Args:
         graph, schedule, allocation: the program, its steps, and the offsets (None: live bytes only).
-        report: keep-all, plan, bound and budget; `print(plan.report)`.
-        strategy, allocator, budget, memory, seed, effort, save_rules, recompute_rules, order: what was asked.
+        report: baseline, plan, bound and budget; `print(plan.report)`. It holds the request too.
     """
 
     graph: Graph
     schedule: Schedule
     allocation: Allocation | None
     report: Report
-    strategy: str
-    allocator: str | None
-    budget: int | None
-    memory: MemoryModel
-    seed: int
-    effort: float
-    save_rules: tuple[str, ...] = ()
-    recompute_rules: tuple[str, ...] = ()
-    order: Order = "free"
+
+    @property
+    def request(self) -> Request:
+        """What was asked."""
+        return self.report.request
+
+    @property
+    def strategy(self) -> str:
+        """The strategy's name."""
+        return self.request.strategy
+
+    @property
+    def allocator(self) -> str | None:
+        """The allocator's name, or None: live bytes only."""
+        return self.request.allocator
+
+    @property
+    def budget(self) -> int | None:
+        """Bytes, reserve included; None: the least peak was asked for."""
+        return self.request.budget_bytes
+
+    @property
+    def memory(self) -> MemoryModel:
+        """Scope, alignment and reserve."""
+        return self.request.memory
+
+    @property
+    def order(self) -> Order:
+        """Whether first runs may leave the order of the program."""
+        return self.request.order
+
+    @property
+    def seed(self) -> int:
+        """For strategies that draw."""
+        return self.request.seed
+
+    @property
+    def effort(self) -> float:
+        """Search work, relative to the default."""
+        return self.request.effort
+
+    @property
+    def save_rules(self) -> tuple[str, ...]:
+        """The policy's patterns of ops that run once."""
+        return self.request.save
+
+    @property
+    def recompute_rules(self) -> tuple[str, ...]:
+        """The policy's patterns of ops that are computed again."""
+        return self.request.recompute
 
     def __str__(self) -> str:
         return str(self.report)
@@ -95,23 +124,16 @@ class Plan:
             ScheduleError: an illegal step.
             VerificationError: overlapping or missing buffers, above the budget, or a claim that is not what was found.
         """
-        from planner.analysis.evaluator import evaluator_of
         from planner.bounds.proofs import lower_bounds
 
         trace = simulate(self.graph, self.schedule, memory=self.memory, allocation=self.allocation)
         arena_bytes = trace.peak_bytes if trace.arena_bytes is None else trace.arena_bytes
-        evaluator = evaluator_of(self.graph, self.memory)
-        keep_all = evaluator.schedule(evaluator.keep_all)
-        kept = simulate(self.graph, keep_all, memory=self.memory)
-        report = self.report
+        baseline = keep_all(self.graph)
+        kept = simulate(self.graph, baseline, memory=self.memory)
+        report, again = self.report, replayed(self.graph, self.schedule, trace)
         for what, claimed, found in (
             ("graph", report.graph, self.graph.name),
             ("ops", report.ops, sum(not op.resident for op in self.graph.ops)),
-            ("strategy", report.strategy, self.strategy),
-            ("allocator", report.allocator, self.allocator),
-            ("memory model", report.memory, self.memory),
-            ("budget", report.budget, self.budget),
-            ("order", report.order, self.order),
             ("peak", report.plan.peak_bytes, trace.peak_bytes),
             ("arena", report.plan.arena_bytes, arena_bytes),
             (
@@ -122,34 +144,28 @@ class Plan:
             ("cost", report.plan.cost, trace.cost),
             ("keep-all peak", report.keep_all.peak_bytes, kept.peak_bytes),
             ("keep-all cost", report.keep_all.cost, kept.cost),
-            *((name, getattr(report, name), found) for name, found in replayed(self.graph, trace).items()),
+            *((name, getattr(report, name), found) for name, found in again.items()),
         ):
             if claimed != found:
                 raise VerificationError(f"the report says {what} {claimed}, the replay finds {found}")
         self._verify_options(kept)
         least_cost = self._verify_rules(kept)
-        self._verify_packing(keep_all, kept)
-        if self.budget is not None and arena_bytes + self.memory.reserve > self.budget:
-            raise VerificationError(
-                f"arena {arena_bytes} + reserve {self.memory.reserve} is above the budget of {self.budget} bytes"
-            )
-        allowed = None if self.budget is None else self.budget - self.memory.reserve
-        bounds = lower_bounds(self.graph, self.memory, allowed, plan_cost=trace.cost, effort=self.effort)
+        self._verify_packing(baseline, kept)
+        needed_bytes, asked = self.memory.needed_bytes(arena_bytes), self.request
+        if self.budget is not None and needed_bytes > self.budget:
+            raise VerificationError(f"arena + reserve take {needed_bytes} bytes, above the budget of {self.budget}")
+        bounds = lower_bounds(self.graph, self.memory, asked.live_budget, plan_cost=trace.cost, effort=asked.effort)
         self._verify_bounds(trace, kept, bounds.peak_bytes, max(least_cost, bounds.cost))
         return trace
 
     def _verify_options(self, kept: Trace) -> None:
-        """The budget as it was written, seed, effort and order."""
-        text = self.report.budget_text
+        """The budget as it was written, and a pinned order."""
+        text = self.request.budget_text
         asked = asked_bytes(text, kept.peak_bytes)
         if asked != self.budget and not (text.strip() == "auto" and self.budget is not None):
             raise VerificationError(
                 f"the report says that the budget was written {text!r}, which is {asked} bytes, not {self.budget}"
             )
-        if as_int(self.seed) is None:
-            raise VerificationError(f"seed {self.seed!r} is not an int")
-        if not 0 < self.effort < math.inf:
-            raise VerificationError(f"effort {self.effort!r} is not a number above 0")
         if self.order == "pinned" and (pair := out_of_order(self.graph, self.schedule)) is not None:
             raise VerificationError(
                 f"op {pair[1]!r} first runs before {pair[0]!r}, but the plan says that the order is pinned"
@@ -260,8 +276,8 @@ class Plan:
         """Repeat the proof of strategy "exact" that no plan in the order that was asked for is below a bound."""
         from planner.search.exact import proves as no_plan_is_below
 
-        allowed = None if self.budget is None else self.budget - self.memory.reserve
-        problem = Problem(self.graph, allowed, self.memory, self.order, self.seed, self.effort)
+        asked = self.request
+        problem = Problem(self.graph, asked.live_budget, asked.memory, asked.order, asked.seed, asked.effort)
         return no_plan_is_below(problem, self.schedule, bound=bound)
 
     def execute(self, *, scale: int | None = None) -> Execution:
@@ -287,24 +303,9 @@ class Plan:
 
     def to_json(self) -> bytes:
         """The plan file: versioned, everything in it."""
+        graph = self.graph
         file = _PlanFile(
-            FORMAT,
-            VERSION,
-            self.graph.fingerprint,
-            self.graph.name,
-            self.graph.ops,
-            self.schedule,
-            self.allocation,
-            self.report,
-            self.strategy,
-            self.allocator,
-            self.budget,
-            self.memory,
-            self.seed,
-            self.effort,
-            self.save_rules,
-            self.recompute_rules,
-            self.order,
+            FORMAT, VERSION, graph.fingerprint, graph.name, graph.ops, self.schedule, self.allocation, self.report
         )
         return msgspec.json.encode(file)
 
@@ -323,7 +324,7 @@ def asked_bytes(text: str, keep_all_peak_bytes: int) -> int | None:
     Raises:
         VerificationError: no budget is written so.
     """
-    if text == "least peak" or text.strip() == "auto":
+    if text == LEAST_PEAK or text.strip() == "auto":
         return None
     try:
         return parse_budget(text, keep_all_peak_bytes)
@@ -345,9 +346,9 @@ def load(path: str | os.PathLike[str], graph: Graph | None = None) -> Plan:
     Raises:
         PlanFileError: missing, not a plan, another version, damaged, or the plan of another graph.
     """
-    head = read_versioned(path, kind="plan", format=FORMAT, version=VERSION, again="plan it again")
+    head = read_versioned(path, kind="plan", format=FORMAT, versions=(1, VERSION), again="plan it again")
     try:
-        parts = msgspec.convert(head, _PlanFile)
+        parts = msgspec.convert(_with_request(head) if head["version"] == 1 else head, _PlanFile)
         own = Graph(parts.ops, name=parts.graph_name)
     except (msgspec.ValidationError, PlannerError, RecursionError) as error:
         raise PlanFileError(f"{str(path)!r} is damaged: {error}") from None
@@ -357,18 +358,27 @@ def load(path: str | os.PathLike[str], graph: Graph | None = None) -> Plan:
         raise PlanFileError(
             f"{str(path)!r} is the plan of another graph ({own.name!r}, not {graph.name!r}); plan this graph again"
         )
-    return Plan(
-        own,
-        parts.schedule,
-        parts.allocation,
-        parts.report,
-        parts.strategy,
-        parts.allocator,
-        parts.budget,
-        parts.memory,
-        parts.seed,
-        parts.effort,
-        parts.save_rules,
-        parts.recompute_rules,
-        parts.order,
-    )
+    return Plan(own, parts.schedule, parts.allocation, parts.report)
+
+
+def _with_request(head: dict[str, Any]) -> dict[str, Any]:
+    """A file of version 1, in which plan and report each said what was asked, as one of this version.
+
+    Raises:
+        PlannerError: plan and report say different things.
+    """
+    parts, report = nested(head), head.get("report")
+    if not isinstance(report, dict):
+        return parts
+    asked: dict[str, Any] = parts["request"]
+    twice = ("strategy", "allocator", "memory", "order", "budget")
+    report = {"order": "free", **report}
+    for name in twice:
+        mine = parts.get("budget") if name == "budget" else asked.get(name, report["order"])
+        if report.get(name) != mine:
+            raise PlannerError(f"its report says {name} {report.get(name)!r}, the plan {mine!r}")
+    if parts.get("budget") is not None:
+        asked["budget"] = {"text": report.get("budget_text"), "nbytes": parts["budget"]}
+    elif report.get("budget_text") != LEAST_PEAK:
+        raise PlannerError(f"its budget was written {report.get('budget_text')!r}, and it has none")
+    return {**parts, "report": {**report, "request": asked}}

@@ -1,10 +1,16 @@
-"""What a strategy is asked, and what it answers."""
+"""What a user asks (Request, Budget), what a strategy is asked and answers (Problem, Proposal), when to end (Stop)."""
 
 from __future__ import annotations
 
+import math
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Final, Literal, Optional, Protocol
+from contextlib import contextmanager
+from numbers import Real
+from types import FrameType
+from typing import Any, Final, Literal, Optional, Protocol, final
 
 import msgspec
 
@@ -12,14 +18,192 @@ from planner.errors import PlannerError
 from planner.graph import Graph
 from planner.memory import Allocation, MemoryModel
 from planner.schedule import Schedule
-from planner.text import as_int
+from planner.text import as_int, shown
+from planner.units import MAX_BYTES, BudgetText, parse_budget
 
 Order = Literal["free", "pinned"]
 
 MOST_EFFORT: Final = 1e6
+LEAST_PEAK: Final = "least peak"
 
 #: Told of a plan judged: strategy, peak bytes, cost, and whether it fits.
 Watch = Callable[[str, int, float, bool], None]
+
+
+@final
+class Stop:
+    """Says when a search should end: its deadline has passed, or Ctrl-C came. Whoever searches looks at `now`.
+
+    Args:
+        deadline: `time.monotonic()` seconds, or None.
+    """
+
+    def __init__(self, deadline: float | None = None) -> None:
+        self.deadline = deadline
+        self._heard = threading.Event()
+        self.told: list[Callable[[], None]] = []  # called at Ctrl-C
+
+    @classmethod
+    def after(cls, seconds: float | None) -> Stop:
+        """A stop so many seconds from now; None: only Ctrl-C ends the search."""
+        return cls(None if seconds is None else time.monotonic() + seconds)
+
+    @property
+    def interrupted(self) -> bool:
+        """True once Ctrl-C came."""
+        return self._heard.is_set()
+
+    @property
+    def now(self) -> bool:
+        """True once Ctrl-C came or the deadline has passed."""
+        return self.interrupted or (self.deadline is not None and time.monotonic() > self.deadline)
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds to the deadline, at least a hundredth; infinite without one."""
+        return math.inf if self.deadline is None else max(0.01, self.deadline - time.monotonic())
+
+    def for_packing(self) -> Stop:
+        """What an allocator looks at: a Ctrl-C yet to come. Packing is short, and completes a plan already found."""
+        packing = Stop()
+        if not self.now:
+            packing._heard = self._heard
+        return packing
+
+    def interrupt(self) -> None:
+        """Take note of Ctrl-C."""
+        self._heard.set()
+        for tell in self.told:
+            tell()
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Hear the first Ctrl-C in here, on the main thread; a second one goes to the handler that was there before."""
+        before = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is not threading.main_thread() or not callable(before):
+            yield
+            return
+
+        def heard(number: int, frame: FrameType | None) -> None:
+            signal.signal(signal.SIGINT, before)
+            self.interrupt()
+
+        signal.signal(signal.SIGINT, heard)
+        try:
+            yield
+        finally:
+            if signal.getsignal(signal.SIGINT) is heard:
+                signal.signal(signal.SIGINT, before)
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """A budget as it was asked.
+
+    Args:
+        text: as the user wrote it.
+        nbytes: the bytes it stands for, reserve included.
+    """
+
+    text: str
+    nbytes: int
+
+    @classmethod
+    def read(cls, written: BudgetText, *, keep_all_peak_bytes: int = MAX_BYTES) -> Budget:
+        """The budget that a size or fraction stands for.
+
+        Args:
+            written: as `optimize` takes it.
+            keep_all_peak_bytes: what a fraction is of.
+        Raises:
+            UnitError: not understood; lists the accepted forms.
+        """
+        return cls(str(written), parse_budget(written, keep_all_peak_bytes))
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What the user asked about a graph, checked once.
+
+    The graph itself is beside it: a report and a curve file hold the request without the graph.
+
+    Args:
+        strategy: its name; of a curve the names are `Curve.strategies`, and this one is empty.
+        budget: None asks for the least peak.
+        allocator: its name; None plans live bytes, without offsets.
+        memory: what the budget covers.
+        order: "pinned" forbids first runs in another order than the program's.
+        save, recompute: the patterns of the user's policy.
+        seed: for strategies that draw.
+        effort: search work, relative to the default.
+    Raises:
+        PlannerError: an argument that cannot be meant, named.
+    """
+
+    strategy: str = ""
+    budget: Optional[Budget] = None
+    allocator: Optional[str] = None
+    memory: MemoryModel = MemoryModel()
+    order: Order = "free"
+    save: tuple[str, ...] = ()
+    recompute: tuple[str, ...] = ()
+    seed: int = 0
+    effort: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_memory(self.memory)
+        if not isinstance(self.order, str) or self.order not in ("free", "pinned"):
+            raise PlannerError(f"order {shown(self.order)} is not 'free' or 'pinned'")
+        effort, seed = as_number(self.effort), as_int(self.seed)
+        if not 0 < effort < math.inf:
+            raise PlannerError(f"effort {shown(self.effort)} is not a number above 0")
+        if seed is None or not -(2**63) <= seed < 2**63:
+            raise PlannerError(f"seed {shown(self.seed)} is not an int of at most 64 bits")
+        msgspec.structs.force_setattr(self, "effort", effort)
+        msgspec.structs.force_setattr(self, "seed", seed)
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """The budget, reserve included; None: the least peak is asked for."""
+        return None if self.budget is None else self.budget.nbytes
+
+    @property
+    def live_budget(self) -> int | None:
+        """Bytes that a plan's arena may take: the budget less the reserve."""
+        return None if self.budget is None else self.memory.live_bytes(self.budget.nbytes)
+
+    @property
+    def budget_text(self) -> str:
+        """The budget as it was written."""
+        return LEAST_PEAK if self.budget is None else self.budget.text
+
+
+#: The request's fields by the names they have in files of before and in `--json`.
+_FLAT: Final = {
+    "strategy": "strategy",
+    "allocator": "allocator",
+    "memory": "memory",
+    "order": "order",
+    "save_rules": "save",
+    "recompute_rules": "recompute",
+    "seed": "seed",
+    "effort": "effort",
+}
+
+
+def flat(struct: msgspec.Struct, *names: str) -> dict[str, Any]:
+    """A struct that holds a request, as plain values, with the request's fields beside its own.
+
+    Args:
+        names: of the request's fields, as `_FLAT` has them; none: all.
+    """
+    content: dict[str, Any] = msgspec.to_builtins(struct)
+    asked = content.pop("request")
+    return {**content, **{name: asked[own] for name, own in _FLAT.items() if name in names or not names}}
+
+
+def nested(content: dict[str, Any]) -> dict[str, Any]:
+    """The opposite: the values of an older file with what was asked gathered in a request."""
+    own = {key: value for key, value in content.items() if key not in _FLAT}
+    return {**own, "request": {_FLAT[key]: value for key, value in content.items() if key in _FLAT}}
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -28,8 +212,8 @@ class Status(msgspec.Struct, frozen=True):
     Args:
         strategy: at work.
         peak_bytes, overhead: of the best plan so far within the budget (without one: of least peak), the overhead as a
-            fraction of keep-all's cost; None while there is none. They start again where the search is asked again, for
-            what packing takes.
+            fraction of the baseline's cost; None while there is none. They start afresh where the search is asked for
+            less, because packing needs more than the peak.
         overhead_lower_bound: what no plan's overhead is below.
         plans_judged: so far.
         elapsed_seconds: since `optimize` was called.
@@ -51,14 +235,13 @@ class Problem(msgspec.Struct, frozen=True):
     """One question to a strategy.
 
     Args:
-        graph: the program. Where the user has rules, a program in which they hold; see `planner.policy`.
-        budget: most peak bytes allowed (the user's budget less the reserve); None asks for the least peak.
+        graph: the program. Where the user has a policy, a program in which it holds; see `planner.policy`.
+        budget: most live bytes allowed, the reserve taken off; None asks for the least peak.
         memory: scope and alignment.
         order: "pinned" forbids first runs in another order than the program's.
         seed: for strategies that draw.
-        effort: work to spend, counted in moves, relative to the default 1.0; more than `MOST_EFFORT` is as good as
-            endless.
-        deadline: `time.monotonic()` seconds after which the best so far is returned, or None.
+        effort: work to spend, in moves, relative to the default 1.0; more than `MOST_EFFORT` is as good as endless.
+        stop: once `stop.now`, the strategy returns the best it has.
         watch: told of each plan judged; it says nothing back.
         starts: plans of `graph` for other budgets, to begin from; they may be above this one. A strategy need not look
             at them.
@@ -70,7 +253,7 @@ class Problem(msgspec.Struct, frozen=True):
     order: Order = "free"
     seed: int = 0
     effort: float = 1.0
-    deadline: Optional[float] = None
+    stop: Stop = msgspec.field(default_factory=Stop)
     watch: Optional[Watch] = None
     starts: tuple[Schedule, ...] = ()
 
@@ -82,14 +265,56 @@ class Problem(msgspec.Struct, frozen=True):
         msgspec.structs.force_setattr(self, "effort", min(self.effort, MOST_EFFORT))
 
     @property
+    def deadline(self) -> float | None:
+        """`time.monotonic()` seconds after which the best so far is returned, or None."""
+        return self.stop.deadline
+
+    @property
     def out_of_time(self) -> bool:
-        """True once the deadline has passed."""
-        return self.deadline is not None and time.monotonic() > self.deadline
+        """True once the search should end."""
+        return self.stop.now
+
+
+class Proposal(msgspec.Struct, frozen=True):
+    """A strategy's claim; the judge decides.
+
+    Args:
+        schedule: legal, with a peak within the budget.
+        cost_lower_bound: cost no plan at this budget can go below, if the strategy knows more than one run of each op.
+        peak_lower_bound: bytes no plan can go below, if it knows more than the largest working set.
+        optimal: what is proven, one of `planner.report.PROOFS`, or None. `Plan.verify` accepts it only where it is
+            proven again.
+        cut_short: True if the search ended before its work was done.
+    """
+
+    schedule: Schedule
+    cost_lower_bound: Optional[float] = None
+    peak_lower_bound: Optional[int] = None
+    optimal: Optional[str] = None
+    cut_short: bool = False
+
+    def unclaimed(self) -> Proposal:
+        """The same schedule without its bounds: they were proven for a different budget."""
+        return msgspec.structs.replace(self, cost_lower_bound=None, peak_lower_bound=None, optimal=None)
+
+
+class Strategy(Protocol):
+    """Problem -> Proposal. `functools.partial` carries options.
+
+    Raises InfeasibleBudget where it finds no plan within the budget, with the least peak it reached, in live bytes.
+    """
+
+    def __call__(self, problem: Problem, /) -> Proposal: ...
+
+
+class Allocator(Protocol):
+    """(graph, schedule, memory) -> offsets of every buffer. One that takes `stop` too is handed a `Stop`."""
+
+    def __call__(self, graph: Graph, schedule: Schedule, /, *, memory: MemoryModel) -> Allocation: ...
 
 
 def effort_schedule(effort: float) -> Iterator[float]:
-    """The searches an effort is worth: of 1, then 2, then 4, while the sum stays within it; so that more effort only
-    adds searches.
+    """The searches an effort is worth: of 1, then 2, then 4, while the sum stays within it. More effort only adds some.
 
     >>> list(effort_schedule(7.5)), list(effort_schedule(0.3))
     ([1.0, 2.0, 4.0], [0.3])
@@ -109,40 +334,20 @@ def out_of_order(graph: Graph, schedule: Schedule) -> tuple[str, str] | None:
     )
 
 
-class Proposal(msgspec.Struct, frozen=True):
-    """A strategy's claim; the judge decides.
+def check_memory(memory: MemoryModel) -> None:
+    """Refuse what is no memory model.
 
-    Args:
-        schedule: legal, with a peak within the budget.
-        cost_lower_bound: cost no plan at this budget can go below, if the strategy knows more than one run of each op.
-        peak_lower_bound: bytes no plan can go below, if it knows more than the largest working set.
-        optimal: what is proven, one of `planner.report.PROOFS`, or None. `Plan.verify` accepts it only where one run of
-            each op (cost) or the largest working set (peak) proves it again.
-        cut_short: True if the deadline stopped the search.
+    Raises:
+        PlannerError: another type, or a size that is True or False.
     """
-
-    schedule: Schedule
-    cost_lower_bound: Optional[float] = None
-    peak_lower_bound: Optional[int] = None
-    optimal: Optional[str] = None
-    cut_short: bool = False
-
-    def unclaimed(self) -> Proposal:
-        """The plan alone: what was proven was of another question."""
-        return msgspec.structs.replace(self, cost_lower_bound=None, peak_lower_bound=None, optimal=None)
+    if not isinstance(memory, MemoryModel):
+        example = "write memory=MemoryModel(scope=..., alignment=..., reserve=...)"
+        raise PlannerError(f"memory {shown(memory)} is not a MemoryModel; {example}")
 
 
-class Strategy(Protocol):
-    """Problem -> Proposal. `functools.partial` carries options.
-
-    Raises InfeasibleBudget where it finds no plan within the budget, with the least peak it reached, plus the reserve,
-    as `minimum`.
-    """
-
-    def __call__(self, problem: Problem, /) -> Proposal: ...
-
-
-class Allocator(Protocol):
-    """(graph, schedule, memory) -> offsets of every buffer."""
-
-    def __call__(self, graph: Graph, schedule: Schedule, /, *, memory: MemoryModel) -> Allocation: ...
+def as_number(value: Any) -> float:
+    """A float, NumPy's included; NaN for what is no number."""
+    try:
+        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        return math.nan

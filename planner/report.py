@@ -1,4 +1,4 @@
-"""Keep-all, plan, lower bound and budget side by side."""
+"""Baseline, plan, lower bound and budget side by side."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import msgspec
 from planner.graph import Graph
 from planner.memory import MemoryModel
 from planner.names import STRATEGIES
+from planner.problem import LEAST_PEAK, Order, Request, flat
+from planner.schedule import Compute, Schedule
 from planner.simulator import Trace
-from planner.text import printable
+from planner.text import aligned, printable
 from planner.units import counted, format_bytes
 
 #: What can be proven of a plan.
@@ -73,13 +75,13 @@ class PatternReport(msgspec.Struct, frozen=True):
             idle = self.ops - self.run_again
             spare = f", {idle:,} are not needed again" if idle else ""
             what = (
-                f"{counted(self.run_again, 'op')} run again{spare}; by itself {by_itself}{costs},"
+                f"{counted(self.run_again, 'op')} recomputed{spare}; by itself {by_itself}{costs},"
                 f" +{100 * self.overhead:.2f} % cost"
             )
         shown = ", ".join(f"{op!r} ({why})" for op, why in self.exceptions)
         more = f" and {self.excepted - len(self.exceptions):,} more" if self.excepted > len(self.exceptions) else ""
         unkept = f"; not kept for {shown}{more}" if self.excepted else ""
-        return f"Rule {self.kind} {self.pattern!r}: {what}{unkept}"
+        return f"Pattern {self.kind} {self.pattern!r}: {what}{unkept}"
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -89,11 +91,9 @@ class Report(msgspec.Struct, frozen=True):
         graph, ops: name, and number of operations (residents not counted).
         keep_all, plan: see `Figures`.
         peak_lower_bound: bytes no plan can go below.
+        request: what was asked.
         cost_lower_bound: cost no plan at this budget can go below; where `order` is pinned, "exact" may say it of that
             order alone.
-        budget: bytes, or None: the least peak was asked for.
-        budget_text: the budget as it was written.
-        memory: scope, alignment and reserve.
         recomputed_ops, extra_runs: ops run more than once, and their runs beyond the first.
         peak_step, steps, peak_op: where the peak is.
         resident_bytes, workspace_bytes: of the bytes at the peak.
@@ -103,21 +103,17 @@ class Report(msgspec.Struct, frozen=True):
         cut_short: True if a time limit or Ctrl-C stopped the search.
         peak_phase: the phase of `peak_op`, where it has one.
         arena_lower_bound: bytes no arena of this schedule goes below, as proven by the allocator; 0 if it says nothing.
-        rules: what came of each rule of the user's; see `PatternReport`. Bounds on cost count what they make run again.
-        order: "pinned": plans whose ops first run in another order than the program's were not asked for.
+        rules: what became of each pattern of the user's; see `PatternReport`. Bounds on cost count what they make run
+            again.
     """
 
     graph: str
     ops: int
-    strategy: str
-    allocator: Optional[str]
+    request: Request
     keep_all: Figures
     plan: Figures
     peak_lower_bound: int
     cost_lower_bound: float
-    budget: Optional[int]
-    budget_text: str
-    memory: MemoryModel
     recomputed_ops: int
     extra_runs: int
     peak_step: int
@@ -132,7 +128,41 @@ class Report(msgspec.Struct, frozen=True):
     peak_phase: Optional[str] = None
     arena_lower_bound: int = 0
     rules: tuple[PatternReport, ...] = ()
-    order: Literal["free", "pinned"] = "free"
+
+    @property
+    def strategy(self) -> str:
+        """Its name."""
+        return self.request.strategy
+
+    @property
+    def allocator(self) -> Optional[str]:
+        """Its name, or None: live bytes only."""
+        return self.request.allocator
+
+    @property
+    def budget(self) -> Optional[int]:
+        """Bytes, reserve included; None: the least peak was asked for."""
+        return self.request.budget_bytes
+
+    @property
+    def budget_text(self) -> str:
+        """The budget as it was written."""
+        return self.request.budget_text
+
+    @property
+    def memory(self) -> MemoryModel:
+        """Scope, alignment and reserve."""
+        return self.request.memory
+
+    @property
+    def order(self) -> Order:
+        """ "pinned": the ops of a plan first run in the program's order."""
+        return self.request.order
+
+    def as_object(self) -> dict[str, Any]:
+        """The report as `--json` prints it: what was asked lies beside what was found."""
+        asked = {"budget": self.budget, "budget_text": self.budget_text}
+        return {**flat(self, "strategy", "allocator", "memory", "order"), **asked}
 
     @property
     def overhead(self) -> float:
@@ -147,7 +177,7 @@ class Report(msgspec.Struct, frozen=True):
     @property
     def needed_bytes(self) -> int:
         """What is held against the budget: arena + reserve."""
-        return self.plan.arena_bytes + self.memory.reserve
+        return self.memory.needed_bytes(self.plan.arena_bytes)
 
     def __str__(self) -> str:
         return "\n".join(map(printable, [self._title(), *self._table(), *self._notes()]))
@@ -161,52 +191,34 @@ class Report(msgspec.Struct, frozen=True):
         )
 
     def _table(self) -> list[str]:
-        budget = "least peak" if self.budget is None else format_bytes(self.budget)
+        base, plan = self.keep_all, self.plan
+        peaks = [format_bytes(nbytes) for nbytes in (base.peak_bytes, plan.peak_bytes, self.peak_lower_bound)]
+        costs = [f"{1 + overhead:.3f}x" for overhead in (0.0, self.overhead, self.overhead - self.gap)]
+        budget = LEAST_PEAK if self.budget is None else format_bytes(self.budget)
+        reserve = self.needed_bytes - plan.arena_bytes
         rows = [
-            ("", "keep-all", "this plan", "lower bound", "budget"),
-            (
-                "peak",
-                format_bytes(self.keep_all.peak_bytes),
-                format_bytes(self.plan.peak_bytes),
-                format_bytes(self.peak_lower_bound),
-                "",
-            ),
-            ("arena", format_bytes(self.keep_all.arena_bytes), format_bytes(self.plan.arena_bytes), "", budget),
-            ("cost", "1.000x", f"{1 + self.overhead:.3f}x", f"{1 + self.overhead - self.gap:.3f}x", ""),
+            ["", "no recomputation", "this plan", "lower bound", "budget"],
+            ["peak", *peaks],
+            ["arena", format_bytes(base.arena_bytes), format_bytes(plan.arena_bytes), "", budget],
+            *([["reserve", "", format_bytes(reserve)]] if reserve else []),
+            ["cost", *costs],
         ]
-        if self.memory.reserve:
-            rows.insert(3, ("reserve", "", format_bytes(self.memory.reserve), "", ""))
-        widths = [max(len(row[k]) for row in rows) for k in range(5)]
-        return [
-            (
-                "  "
-                + "  ".join(
-                    cell.rjust(w) if k else cell.ljust(w) for k, (cell, w) in enumerate(zip(row, widths, strict=True))
-                )
-            ).rstrip()
-            for row in rows
-        ]
+        return [f"  {line}" for line in aligned(rows)]
 
     def _notes(self) -> list[str]:
-        plan, keep_all = self.plan, self.keep_all
+        plan, base = self.plan, self.keep_all
         notes = []
         if self.budget is not None:
             spare = format_bytes(self.budget - self.needed_bytes)
-            asked = (
-                f"{self.budget} bytes"
-                if self.budget_text == str(self.budget)
-                else f"{self.budget_text} = {self.budget} bytes"
-            )
+            exact = f"{self.budget} bytes"
+            asked = exact if self.budget_text == str(self.budget) else f"{self.budget_text} = {exact}"
             notes.append(f"Fits {asked} ({self.memory.scope}), {spare} spare; arena {plan.arena_bytes} bytes")
         if self.allocator is not None:
             notes.append(self._packing())
         if self.extra_runs:
-            times = (
-                f"; keep-all takes {keep_all.arena_bytes / plan.arena_bytes:.2f}x the memory"
-                if plan.arena_bytes
-                else ""
-            )
-            notes.append(f"{counted(self.recomputed_ops, 'op')} run again: +{100 * self.overhead:.2f} % cost{times}")
+            saved = f"; without it {base.arena_bytes / plan.arena_bytes:.2f}x the memory" if plan.arena_bytes else ""
+            cost = f"+{100 * self.overhead:.2f} % cost"
+            notes.append(f"{counted(self.recomputed_ops, 'op')} recomputed: {cost}{saved}")
         else:
             notes.append("Nothing is recomputed")
         notes.extend(map(str, self.rules))
@@ -225,8 +237,8 @@ class Report(msgspec.Struct, frozen=True):
             where = {"update": " (optimizer step)", "loss": " (loss)"}.get(self.peak_phase or "", "")
             notes.append(
                 f"Peak at step {self.peak_step + 1} of {self.steps}, op {self.peak_op}{where}:"
-                f" residents {format_bytes(self.resident_bytes)}, live {format_bytes(live)}, workspace"
-                f" {format_bytes(self.workspace_bytes)}"
+                f" weights and inputs {format_bytes(self.resident_bytes)}, live {format_bytes(live)},"
+                f" workspace {format_bytes(self.workspace_bytes)}"
             )
             notes.append(f"Memory {sparkline(self.profile_bytes)}")
         if self.live_at_peak:
@@ -271,8 +283,8 @@ def proven(report: Report, *, cost_lower_bound: float, peak_lower_bound: int) ->
     return report.plan.peak_bytes <= peak_lower_bound
 
 
-def replayed(graph: Graph, trace: Trace) -> dict[str, Any]:
-    """The fields of a report that follow from the judge's trace."""
+def replayed(graph: Graph, schedule: Schedule, trace: Trace) -> dict[str, Any]:
+    """The fields of a report that follow from a schedule and the judge's trace of it."""
     return {
         "recomputed_ops": len(trace.recomputed),
         "extra_runs": sum(trace.recomputed.values()),
@@ -284,10 +296,53 @@ def replayed(graph: Graph, trace: Trace) -> dict[str, Any]:
         "workspace_bytes": trace.workspace_at_peak_bytes,
         "live_at_peak": tuple(
             (value, nbytes, "recomputed" if graph.producer[value].name in trace.recomputed else "kept")
-            for value, nbytes in trace.live_at_peak[:8]
+            for value, nbytes in named_at_peak(graph, schedule, trace)[:8]
         ),
         "profile_bytes": profile(trace.timeline_bytes),
     }
+
+
+def named_at_peak(graph: Graph, schedule: Schedule, trace: Trace) -> tuple[tuple[str, int], ...]:
+    """`Trace.live_at_peak` with each storage called by the newest value on it: of a chain of views, the last one.
+
+    The judge calls a storage by the value that made it.
+    """
+    newest: dict[str, list[str]] = {}  # by the value that made a storage, of those live at the peak
+    for made, names in _storages_at(graph, schedule, trace):
+        newest.setdefault(made, []).append(next(reversed(names), made))
+    named = [(newest[made].pop() if newest.get(made) else made, nbytes) for made, nbytes in trace.live_at_peak]
+    return tuple(sorted(named, key=lambda pair: (-pair[1], pair[0])))
+
+
+def _storages_at(graph: Graph, schedule: Schedule, trace: Trace) -> list[tuple[str, dict[str, None]]]:
+    """(value that made it, names on it, oldest first) of each storage with a name at the peak step."""
+    taken = {(step, output): value for step, output, value in trace.inplace_taken}
+    on: dict[str, tuple[str, dict[str, None]]] = {}
+    for op in graph.ops:
+        on.update({tensor.name: (tensor.name, {tensor.name: None}) for tensor in op.outputs if op.resident})
+    step = -1
+    for instruction in schedule.steps:
+        if not isinstance(instruction, Compute):
+            if step < trace.peak_step:
+                on.pop(instruction.value)[1].pop(instruction.value)
+            continue
+        step += 1
+        if step > trace.peak_step:
+            break
+        op = graph.op_named[instruction.op]
+        inputs = [on[value] for value in op.reads]
+        joined = {op.outputs[o].name: inputs[i] for i, o, *_ in (*op.updates, *op.view)}
+        for i, _ in op.updates:
+            for older in tuple(inputs[i][1]):
+                on.pop(older, None)
+            inputs[i][1].clear()
+        for tensor in op.outputs:
+            if tensor.name not in on:
+                value = taken.get((step, tensor.name))
+                storage = joined.get(tensor.name) or (on[value] if value is not None else (tensor.name, {}))
+                storage[1][tensor.name] = None
+                on[tensor.name] = storage
+    return list({id(storage): storage for storage in on.values()}.values())
 
 
 def profile(timeline_bytes: tuple[int, ...], width: int = 60) -> tuple[int, ...]:

@@ -1,9 +1,7 @@
 """The judge: replays a schedule step by step, and raises at the first illegal one.
 
 Plain Python, written from the thirteen memory rules of `papers/memory-model.md` and from nothing else. It shares no
-code with the
-searches, the packers and the analyses it judges: if they misunderstand a rule, the judge must not misunderstand it with
-them.
+code with the searches, the packers and the analyses it judges: where they misunderstand a rule, it does not follow.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ class Trace(msgspec.Struct, frozen=True):
         peak_step: the Compute step where that first happens; -1 if nothing runs.
         peak_op: its op, or None.
         live_at_peak: (value, bytes) of the storages live at that step, outputs being made included, residents not;
-            largest first.
+            largest first. The value is the one that made the storage.
         workspace_at_peak_bytes: scratch bytes of that step.
         cost: summed cost of all Compute steps, in the graph's unit.
         timeline_bytes: bytes at each Compute step.
@@ -90,41 +88,15 @@ def simulate(
 
 
 class _Storage:
-    """Bytes under one or more names."""
+    """Bytes under one or more names, called by the value that made it."""
 
-    __slots__ = ("end", "execution", "joined", "left", "names", "nbytes", "newest", "raw", "resident", "start", "value")
+    __slots__ = ("end", "execution", "names", "nbytes", "newest", "raw", "resident", "start", "value")
 
     def __init__(self, value: str, execution: int, raw: int, nbytes: int, start: int, *, resident: bool) -> None:
         self.value, self.execution, self.raw, self.nbytes = value, execution, raw, nbytes
         self.start, self.end, self.resident = start, -1, resident
         self.names: set[str] = {value}
         self.newest = value
-        self.joined: dict[str, int] | None = None  # names beside the first, as few storages have one
-        self.left: dict[str, int] | None = None
-
-    def join(self, name: str, now: int) -> None:
-        """A further name."""
-        self.names.add(name)
-        if self.joined is None:
-            self.joined = {self.value: self.start}
-        if self.left is not None and self.left.pop(name, None) is not None:  # it was on it before
-            del self.joined[name]
-        self.joined[name] = now
-
-    def leave(self, name: str, now: int) -> None:
-        """A name goes; where it was the only one there ever was, nobody will ask when."""
-        self.names.discard(name)
-        if self.joined is not None:
-            self.left = self.left or {}
-            self.left[name] = now
-
-    def name_at(self, step: int) -> str:
-        """The newest name that is on it at a step; where only a copy of a live sibling is, the value that made it."""
-        if self.joined is None:
-            return self.value
-        left = self.left or {}
-        names = [name for name, since in self.joined.items() if since <= step < left.get(name, step + 1)]
-        return names[-1] if names else self.value
 
 
 def _may_take(storage: _Storage, output: Tensor, *, identity: bool, freed: set[str]) -> bool:
@@ -209,47 +181,79 @@ class _Replay:
     def _share(
         self, op: Op, execution: int, now: int, kept: set[int], freed: set[str]
     ) -> tuple[list[int], Iterable[_Storage]]:
-        """Outputs put on storages of inputs; returns the outputs that need one of their own, and the storages that were
-        taken.
+        """Outputs put on storages of inputs.
+
+        Returns:
+            The outputs that need a storage of their own, and the storages that were taken.
         """
         inputs = [self.live[value] for value in op.reads]
-        # in order; a storage is equal to itself only
-        taken: dict[_Storage, None] = dict.fromkeys(inputs[i] for i, _ in op.updates)
-        for storage in taken:
-            for older in tuple(storage.names):
+        taken = self._update(op, inputs, kept)
+        self._view(op, inputs, kept)
+        aliased = {o for _, o in op.updates} | {o for _, o, _offset in op.view}
+        placed = self._take(op, execution, now, inputs, kept | aliased, taken, freed)
+        return [o for o in range(len(op.outputs)) if o not in aliased and (o in kept or o not in placed)], taken
+
+    def _update(self, op: Op, inputs: list[_Storage], kept: set[int]) -> dict[_Storage, None]:
+        """Rule 7: an update's output joins its input's storage, and every older name there is dead from then on.
+
+        Returns:
+            The storages written, in order; a storage is equal to itself only.
+        """
+        written = dict.fromkeys(inputs[i] for i, _ in op.updates)
+        for storage in written:
+            for older in storage.names:
                 del self.live[older]
                 self.overwritten[older] = op.name
-                storage.leave(older, now)
-        placed = set(kept)
-        aliases = [(i, o, True) for i, o in op.updates] + [(i, o, False) for i, o, _offset in op.view]
-        for i, o, update in aliases:
+            storage.names.clear()
+        for i, o in op.updates:
             if o not in kept:
-                placed.add(o)
-                self._join(op.outputs[o].name, inputs[i], now)
-                if update:
-                    inputs[i].newest = op.outputs[o].name
-        aliased = {o for _, o, _ in aliases}
+                self._join(op.outputs[o].name, inputs[i])
+                inputs[i].newest = op.outputs[o].name
+        return written
+
+    def _view(self, op: Op, inputs: list[_Storage], kept: set[int]) -> None:
+        """Rule 7: a view joins the storage of its input's current instance."""
+        for i, o, _offset in op.view:
+            if o not in kept:
+                self._join(op.outputs[o].name, inputs[i])
+
+    def _take(
+        self,
+        op: Op,
+        execution: int,
+        now: int,
+        inputs: list[_Storage],
+        placed: set[int],
+        taken: dict[_Storage, None],
+        freed: set[str],
+    ) -> set[int]:
+        """Rule 10: the in-place pairs that happen, first lawful pair first; `taken` grows by their storages.
+
+        Args:
+            placed: outputs that no pair may place.
+        Returns:
+            The outputs placed by now.
+        """
         positions: dict[int, list[int]] = {}
         for position, storage in enumerate(inputs if op.inplace else ()):
             positions.setdefault(id(storage), []).append(position)
         permitted = {(i, o) for i, o, _identity in op.inplace}
         for i, o, identity in op.inplace:
             output, storage = op.outputs[o].name, inputs[i]
-            if o in placed or o in aliased or storage in taken:
+            if o in placed or storage in taken:
                 continue
             if self.only is not None:
                 happens = self.only.get((output, execution)) == op.reads[i]
             else:
                 everywhere = all(op.reads[p] == op.reads[i] and (p, o) in permitted for p in positions[id(storage)])
                 happens = everywhere and _may_take(storage, op.outputs[o], identity=identity, freed=freed)
-            if not happens:
-                continue
-            placed.add(o)
-            taken[storage] = None
-            self._join(output, storage, now)
-            self.joined[output, execution] = op.reads[i]
-            self.inplace.append((now, output, op.reads[i]))
-        return [o for o in range(len(op.outputs)) if o not in aliased and (o in kept or o not in placed)], taken
+            if happens:
+                placed.add(o)
+                taken[storage] = None
+                self._join(output, storage)
+                self.joined[output, execution] = op.reads[i]
+                self.inplace.append((now, output, op.reads[i]))
+        return placed
 
     def _allocate(self, op: Op, execution: int, now: int, fresh: Iterable[int], kept: set[int]) -> int:
         """Storages of their own for these outputs; returns the bytes of those that exist for the step only."""
@@ -297,8 +301,8 @@ class _Replay:
             raise ScheduleError("all its outputs are live already", step=index, op=op.name)
         return kept
 
-    def _join(self, value: str, storage: _Storage, now: int) -> None:
-        storage.join(value, now)
+    def _join(self, value: str, storage: _Storage) -> None:
+        storage.names.add(value)
         self.live[value] = storage
         self.overwritten.pop(value, None)
 
@@ -314,7 +318,7 @@ class _Replay:
         if storage.resident and storage.newest == value:
             raise ScheduleError(f"frees {value!r}, which is resident", step=index, value=value)
         del self.live[value]
-        storage.leave(value, len(self.timeline))
+        storage.names.discard(value)
         self._release_if_nameless(storage)
 
     def _release_if_nameless(self, storage: _Storage) -> None:
@@ -327,7 +331,7 @@ class _Replay:
         peak_bytes = max(self.timeline, default=self.resident_bytes)
         peak_step = self.timeline.index(peak_bytes) if self.timeline else -1
         at_peak = [storage for storage in self.storages if storage.start <= peak_step < storage.end]
-        live = [(storage.name_at(peak_step), storage.nbytes) for storage in at_peak]
+        live = [(storage.value, storage.nbytes) for storage in at_peak]
         scratch = [w for w in self.workspaces if w[3] == peak_step]
         return Trace(
             peak_bytes=peak_bytes,

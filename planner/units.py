@@ -16,7 +16,7 @@ from typing import Any, Union
 from planner.errors import UnitError
 from planner.text import as_int, shown
 
-Budget = Union[int, float, str]
+BudgetText = Union[int, float, str]
 
 _FACTORS = {"": 1, "B": 1}
 for _power, _letter in enumerate("KMGTP", start=1):
@@ -82,7 +82,7 @@ def _forms(what: str) -> str:
     return _BUDGETS if what == "budget" else _SIZES
 
 
-def parse_budget(budget: Budget, keep_all_peak_bytes: int) -> int:
+def parse_budget(budget: BudgetText, keep_all_peak_bytes: int) -> int:
     """The exact bytes of a budget; fractions are of the keep-all peak in the same scope.
 
     Args:

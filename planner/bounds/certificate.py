@@ -8,9 +8,9 @@ again, at a cost; at the first runs of several, what is made again for one and a
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Hashable
 from fractions import Fraction
-from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from planner.bounds.cut import Storages, first_run, storages_of
 from planner.bounds.lagrange import Best, best_price, proven
 from planner.graph import Graph
 from planner.memory import MemoryModel
+from planner.problem import Stop
 
 _INSTANTS: Final = 96  # tried at effort 1
 _NEAR: Final = 0.97  # of the best bound: what an instant has to prove at first to be looked at closely
@@ -29,6 +30,7 @@ _MOST_EFFORT: Final = 4.0
 _CUTS: Final = 2000  # best prices at effort 1 for splitting at single instants, and as many for several together
 _CUT_ROWS: Final = 400_000  # and so many ops in all their networks, at most
 _FEWEST: Final = 100  # with less to spend, more instants prove nothing
+_KEPT: Final = 4  # answers remembered
 _CLOSE: Final = 5e-4  # of a plan's cost: a gap that more instants are not tried for
 
 
@@ -46,15 +48,22 @@ class CostBound(NamedTuple):
 
 
 def certified_cost(
-    graph: Graph, memory: MemoryModel, budget: int, *, effort: float = 1.0, plan_cost: float | None = None
+    graph: Graph,
+    memory: MemoryModel,
+    budget: int,
+    *,
+    effort: float = 1.0,
+    plan_cost: float | None = None,
+    stop: Stop | None = None,
 ) -> CostBound:
     """The largest bound found over instants, prices per byte and branches; the same for the same arguments.
 
     Args:
         budget: most peak bytes, the reserve taken off, residents included in scope "total".
-        effort: instants and branches tried, relative to the default; at most 4, as no deadline ends this.
+        effort: instants and branches tried, relative to the default; at most 4.
         plan_cost: of a plan within the budget; where that leaves a gap, several instants are tried together. None: they
             are not.
+        stop: once `stop.now`, what is proven by then; None: the work is done to its end.
 
     >>> from planner.graph import Op, Tensor
     >>> ops = [Op("a", (Tensor("a", 4),)), Op("b", (Tensor("b", 4),), ("a",)), Op("c", (Tensor("c", 2),), ("b",))]
@@ -63,34 +72,49 @@ def certified_cost(
     >>> certified_cost(graph, MemoryModel(), 10), certified_cost(graph, MemoryModel(), 9)
     (CostBound(cost=5.0, op=None), CostBound(cost=6.0, op='c'))
     """
-    effort = min(effort, _MOST_EFFORT)
-    search = _searched(graph, memory, budget, effort)
-    if plan_cost is not None and math.inf > plan_cost * (1 - _CLOSE) > _total(search.storages, search.best):
-        return _extended(graph, memory, budget, effort, plan_cost)
-    return _stated(graph, search.storages, search.best, search.best_row)
+    stop = stop or Stop()
+    question = (graph, memory, budget, min(effort, _MOST_EFFORT))
+    search = _remembered(_searches, question, stop, lambda: _searched(*question, stop))
+    if plan_cost is None or not math.inf > plan_cost * (1 - _CLOSE) > _total(search.storages, search.best):
+        return _stated(graph, search.storages, search.best, search.best_row)
+
+    def several() -> CostBound:
+        return _stated(graph, search.storages, *search.extended(plan_cost, stop))
+
+    return _remembered(_several, (*question, plan_cost), stop, several)
 
 
-@lru_cache(maxsize=4)
-def _searched(graph: Graph, memory: MemoryModel, budget: int, effort: float) -> _Search:
-    """What single instants prove; the last few are kept, since a search and its report ask for the same."""
+#: What single instants prove, and what several do, of the last questions: a search and its report ask for the same.
+_searches: dict[Hashable, _Search] = {}
+_several: dict[Hashable, CostBound] = {}
+_Proven = TypeVar("_Proven")
+
+
+def _remembered(
+    known: dict[Hashable, _Proven], question: Hashable, stop: Stop, prove: Callable[[], _Proven]
+) -> _Proven:
+    """What was proven before for the same question, else what `prove` returns; kept unless `stop` ended it."""
+    if question in known:
+        return known[question]
+    answer = prove()
+    if not stop.now:
+        if len(known) >= _KEPT:
+            del known[next(iter(known))]
+        known[question] = answer
+    return answer
+
+
+def _searched(graph: Graph, memory: MemoryModel, budget: int, effort: float, stop: Stop) -> _Search:
     search = _Search(storages_of(graph, memory), budget, effort)
-    search.run()
+    search.run(stop)
     search.found.clear()  # large, and of no more use
     return search
 
 
-@lru_cache(maxsize=4)
-def _extended(graph: Graph, memory: MemoryModel, budget: int, effort: float, plan_cost: float) -> CostBound:
-    """What several prove together."""
-    search = _searched(graph, memory, budget, effort)
-    best, row = search.extended(plan_cost)
-    return _stated(graph, search.storages, best, row)
-
-
 def forget() -> None:
     """Let nothing be remembered, as in a new process: for who measures."""
-    _searched.cache_clear()
-    _extended.cache_clear()
+    _searches.clear()
+    _several.clear()
 
 
 def _stated(graph: Graph, storages: Storages, best: Fraction | float, row: int) -> CostBound:
@@ -114,16 +138,18 @@ class _Search:
         self.tried: set[int] = set()
         self.series: dict[int, Series] = {}
 
-    def run(self) -> None:
+    def run(self, stop: Stop) -> None:
         """Leaves the best bound, in units, and its row."""
         profile = _profile(self.storages)
         tight = np.flatnonzero(profile > self.budget)
         if not len(tight):
             return
         for row in _first_tries(self.storages, profile, tight, self.most // 2):
+            if stop.now:
+                return
             self.attempt(row)
         stride = max(1, len(tight) // 16)
-        while len(self.tried) < self.most and self.best_row >= 0:
+        while len(self.tried) < self.most and self.best_row >= 0 and not stop.now:
             place = int(np.searchsorted(tight, self.best_row))
             before = self.best
             for other in (place - stride, place + stride):
@@ -133,7 +159,7 @@ class _Search:
                 if stride == 1:
                     break
                 stride //= 2
-        self.branch()
+        self.branch(stop)
 
     def attempt(self, row: int) -> None:
         """The first run of one op: one price says whether it can beat the best, then its best price."""
@@ -155,19 +181,21 @@ class _Search:
         if bound > self.best:
             self.best, self.best_row = bound, row
 
-    def branch(self) -> None:
+    def branch(self, stop: Stop) -> None:
         """At the instants that prove most, split on what is live until the cuts are used up."""
         if self.best == math.inf:
             return
         rows = sorted(self.found, key=lambda row: (-(self.found[row].bound or 0), row))[:_BRANCHED]
         for row in rows:
+            if stop.now:
+                return
             series = self.series[row] = Series(self.storages, (row,), self.budget)
             bound, _ = series.least(floor=self.found[row].bound or Fraction(0), limit=None, most=self.cuts // len(rows))
             self.enter(row, self.found[row]._replace(bound=bound))
 
-    def extended(self, plan_cost: float) -> tuple[Fraction | float, int]:
+    def extended(self, plan_cost: float, stop: Stop) -> tuple[Fraction | float, int]:
         """The bound and its row after instants are added to the best one; the search stays as it is."""
-        if self.best_row < 0 or not isinstance(self.best, Fraction) or self.cuts < _FEWEST:
+        if self.best_row < 0 or not isinstance(self.best, Fraction) or self.cuts < _FEWEST or stop.now:
             return self.best, self.best_row
         more = Fraction(plan_cost) - Fraction(_total(self.storages, Fraction(0)))
         limit = more / Fraction(self.storages.unit) - len(self.storages.step_cost)  # each cost is up to a unit too low

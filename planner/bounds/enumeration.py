@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from planner.analysis.evaluator import evaluator_of
-from planner.bounds.peak import infeasible
+from planner.bounds.peak import no_plan
 from planner.bounds.shortest import Answer, cheapest_schedule, least_peak_schedule
 from planner.problem import Problem, Proposal
 
@@ -27,15 +29,19 @@ def enumerated(problem: Problem) -> Answer | None:
     if len(evaluator.keep_all) > MOST_OPS:
         return None
     pinned = problem.order == "pinned"
+
+    def stopped() -> bool:
+        return problem.stop.now
+
     if problem.budget is None:
         once = evaluator.evaluate(evaluator.keep_all)
         assert once is not None
         answer = least_peak_schedule(
-            problem.graph, problem.memory, most_bytes=once[0], pinned=pinned, most_states=MOST_STATES
+            problem.graph, problem.memory, most_bytes=once[0], pinned=pinned, most_states=MOST_STATES, stop=stopped
         )
     else:
         answer = cheapest_schedule(
-            problem.graph, problem.memory, problem.budget, pinned=pinned, most_states=MOST_STATES
+            problem.graph, problem.memory, problem.budget, pinned=pinned, most_states=MOST_STATES, stop=stopped
         )
     return answer if answer.proven else None
 
@@ -55,12 +61,5 @@ def enumeration(problem: Problem) -> Proposal | None:
     evaluator = evaluator_of(problem.graph, problem.memory)
     if problem.budget is None:
         return Proposal(evaluator.schedule(evaluator.keep_all))
-    least = enumerated(Problem(problem.graph, None, problem.memory, problem.order))
-    reserve = problem.memory.reserve
-    raise infeasible(
-        problem.graph,
-        problem.memory,
-        budget=problem.budget + reserve,
-        found_by="enumeration",
-        minimum=None if least is None else int(least.bound) + reserve,
-    )
+    least = enumerated(msgspec.structs.replace(problem, budget=None))
+    raise no_plan(problem, "enumeration", minimum=None if least is None else int(least.bound))

@@ -9,8 +9,7 @@ from planner.analysis.arrays import resident_bytes
 from planner.errors import InfeasibleBudget
 from planner.graph import Graph, Op
 from planner.memory import MemoryModel
-from planner.remedies import Shortfall
-from planner.units import format_bytes
+from planner.problem import Problem
 
 
 class PeakBound(NamedTuple):
@@ -98,100 +97,42 @@ def _fresh_bytes(graph: Graph, memory: MemoryModel, op: Op) -> int:
     return sum(memory.round_up(t.nbytes) for o, t in enumerate(op.outputs) if o not in aliased and o not in granted)
 
 
-def infeasible(
-    graph: Graph,
-    memory: MemoryModel,
-    *,
-    budget: int,
-    minimum: int | None,
-    found_by: str,
-    live_fit: int | None = None,
-    shortfall: Shortfall | None = None,
-    impossible: bool = False,
-) -> InfeasibleBudget:
-    """The error that says no plan fits, why, and what would.
-
-    Args:
-        budget: bytes asked for, reserve included.
-        minimum: least arena + reserve reached, in bytes, or None.
-        found_by: the strategy that reached it.
-        live_fit: peak of a plan whose live bytes fit while its arena does not, or None.
-        shortfall: what recomputation cannot mend, and what would.
-        impossible: it is proven that no plan fits, be the budget above the bound or not.
-    """
-    bound = peak_lower_bound(graph, memory)
-    floor = bound.nbytes + memory.reserve
-    proven = impossible or budget < floor
-    scope = "" if memory.scope == "total" else f" in scope {memory.scope!r}"
-    what = "the outputs at the end need" if bound.op is None else f"op {bound.op!r} alone needs"
-    needs = f"{what} {format_bytes(floor)} ({_breakdown(graph, memory, bound)})"
-    asked = f"{_exactly(budget)}{scope}"
-    if shortfall is not None and shortfall.phase is not None:
-        why = _alone(shortfall, memory, needs, same=shortfall.op == bound.op)
-        if proven:
-            message = f"no plan fits {asked}: recomputation cannot help, for {why}."
-        else:  # making gradients of parameters a second time, or updating early, might
-            message = f"no plan of {found_by!r} fits {asked}: recomputing activations cannot help, for {why}."
-    elif budget < floor:
-        message = f"no plan fits {asked}: {needs}."
-    elif impossible:
-        message = f"no plan fits {asked}: that is proven, whatever is computed again and in any order, though {needs}."
-    else:
-        message = f"no plan of {found_by!r} fits {asked}; no plan at all goes below {_exactly(floor)}: {needs}."
-    if live_fit is not None:
-        message += (
-            f" Live bytes alone would fit ({live_fit} bytes): what misses is the packing of buffers into one arena."
-        )
-    message += (
-        "".join(f" {remedy.sentence}" for remedy in shortfall.remedies if remedy.fits) if shortfall is not None else ""
-    )
-    if minimum is not None:
-        least = f"Least that works: {format_bytes(minimum)} ({minimum} bytes, {found_by!r})"
-        smaller = ", or make the batch smaller" if shortfall is None or shortfall.batch_helps else ""
-        message += f"\n{least}. Raise the budget to that{smaller}."
-    return InfeasibleBudget(
-        message,
-        budget=budget,
-        minimum=minimum,
-        peak_lower_bound=floor,
-        proven=proven,
-        binding_op=bound.op,
-        live=bound.live,
-        phase=None if shortfall is None else shortfall.phase,
-        remedies=() if shortfall is None else shortfall.remedies,
-    )
-
-
-def _alone(shortfall: Shortfall, memory: MemoryModel, needs: str, *, same: bool) -> str:
-    """The optimizer step or the loss tail, and what it needs."""
-    what = {"update": "the optimizer step", "loss": "the loss tail"}[shortfall.phase or ""]
-    if same and not shortfall.parts:
-        return f"{what} is too large: {needs}"
-    parts = [*shortfall.parts, *([("reserve", memory.reserve)] if memory.reserve else [])]
-    shown = ", ".join(f"{name.replace('_', ' ')} {format_bytes(nbytes)}" for name, nbytes in parts)
-    nbytes = shortfall.nbytes + memory.reserve
-    return (
-        f"{what} (op {shortfall.op!r}) alone needs {format_bytes(nbytes)} ({nbytes}"
-        f" bytes{f': {shown}' if shown else ''})"
-    )
-
-
-def _exactly(nbytes: int) -> str:
-    return f"{format_bytes(nbytes)} ({nbytes} bytes)"
-
-
-def _breakdown(graph: Graph, memory: MemoryModel, bound: PeakBound) -> str:
+def parts_of(graph: Graph, memory: MemoryModel, bound: PeakBound) -> dict[str, int]:
     """Where the bytes of a bound are."""
     group = _storage_groups(graph)
     residents = resident_bytes(graph, memory)
-    parts = {"residents": residents}
     if bound.op is None:
-        parts["outputs"] = bound.nbytes - residents
-    else:
-        op = graph.op_named[bound.op]
-        inputs = tuple(value for value in bound.live if value in op.reads)
-        parts["inputs"] = _bytes_of(graph, memory, group, inputs)
-        parts["outputs"] = _fresh_bytes(graph, memory, op)
-        parts["workspace"] = op.workspace
-    parts["reserve"] = memory.reserve
-    return ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in parts.items() if nbytes)
+        return {"residents": residents, "outputs": bound.nbytes - residents}
+    op = graph.op_named[bound.op]
+    inputs = tuple(value for value in bound.live if value in op.reads)
+    return {
+        "residents": residents,
+        "inputs": _bytes_of(graph, memory, group, inputs),
+        "outputs": _fresh_bytes(graph, memory, op),
+        "workspace": op.workspace,
+    }
+
+
+def no_plan(
+    problem: Problem, found_by: str, *, minimum: int | None, proven_bytes: int | None = None
+) -> InfeasibleBudget:
+    """A strategy's error where it finds no plan; all its figures are live bytes. The session words it for people.
+
+    Args:
+        found_by: the strategy.
+        minimum: least peak it reached, or None.
+        proven_bytes: what it has proven no plan goes below, if more than the largest working set.
+    """
+    bound = peak_lower_bound(problem.graph, problem.memory)
+    floor = bound.nbytes if proven_bytes is None else proven_bytes
+    alone = floor == bound.nbytes
+    budget = problem.budget or 0
+    return InfeasibleBudget(
+        f"{found_by!r} found no plan of at most {budget} live bytes; the least it reached is {minimum}",
+        budget=budget,
+        minimum=minimum,
+        peak_lower_bound=floor,
+        proven=budget < floor,
+        binding_op=bound.op if alone else None,
+        live=bound.live if alone else (),
+    )

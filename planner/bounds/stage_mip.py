@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 import sys
-import time
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cached_property
@@ -23,6 +22,7 @@ from planner.bounds.states import Program, compile_program
 from planner.errors import PlannerError
 from planner.graph import Graph
 from planner.memory import MemoryModel
+from planner.problem import Stop
 
 _WORK: Final = 50_000_000  # non-zeros times nodes of the search tree, at effort 1
 #: Non-zeros of the largest program tried at effort 1.
@@ -266,8 +266,8 @@ class Stages:
             runs += [t] if t < self.count else []
         return np.array([self.rows_of_ops[i] for i in runs], dtype=np.int64)
 
-    def solve(self, start: Ints | None, *, effort: float, seed: int, deadline: float | None) -> Solved:
-        """Branch and cut by HiGHS, one thread, up to a number of nodes; the deadline is looked at too.
+    def solve(self, start: Ints | None, *, effort: float, seed: int, stop: Stop) -> Solved:
+        """Branch and cut by HiGHS, one thread, up to a number of nodes, or until `stop`.
 
         Args:
             start: op rows of a schedule in program order that fits.
@@ -285,7 +285,7 @@ class Stages:
             ("mip_max_nodes", nodes),
             ("mip_rel_gap", 0.0),
             ("mip_abs_gap", 0.999 if whole else 0.0),
-            ("time_limit", _seconds_left(deadline)),
+            ("time_limit", stop.seconds_left),
         ):
             solver.setOptionValue(option, setting)
         solver.passModel(self._model(highspy, unit))
@@ -293,7 +293,7 @@ class Stages:
             solution = highspy.HighsSolution()
             solution.col_value = self.start_of(start).tolist()
             solver.setSolution(solution)
-        _run(solver)
+        _run(solver, stop)
         status, info = solver.getModelStatus(), solver.getInfo()
         if status == highspy.HighsModelStatus.kInfeasible:
             return Solved(None, math.inf, True)
@@ -374,10 +374,6 @@ def _unit(costs: list[float]) -> tuple[float, bool]:
     return math.ldexp(1.0, math.frexp(math.fsum(costs) / _TOTAL)[1]), False
 
 
-def _seconds_left(deadline: float | None) -> float:
-    return math.inf if deadline is None else max(0.01, deadline - time.monotonic())
-
-
 def _solver() -> tuple[Any, Any]:
     """highspy and a solver; its banner does not go to standard output, where results go.
 
@@ -402,14 +398,10 @@ def _solver() -> tuple[Any, Any]:
         os.close(nowhere)
 
 
-def _run(solver: Any) -> None:
-    """Solve in a thread, so that Ctrl-C is heard; then stop it."""
+def _run(solver: Any, stop: Stop) -> None:
+    """Solve in a thread, so that Ctrl-C is heard, and cancel it then."""
     solver.HandleUserInterrupt = True
     solver.startSolve()
-    try:
-        while not solver.wait(0.1)[0]:
-            pass
-    except KeyboardInterrupt:
-        solver.cancelSolve()
-        solver.wait()
-        raise
+    while not solver.wait(0.1)[0]:
+        if stop.interrupted:
+            solver.cancelSolve()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import Any
 
 import click
@@ -61,15 +60,16 @@ def pack(
     from planner.files import write_whole
     from planner.packing import pack as find_packing
     from planner.packing.buffer_table import read_table
+    from planner.problem import Stop
 
     table = read_table(buffers, reserved=regions)
-    deadline = None if time_limit is None else time.monotonic() + time_limit
-    with status("packing") as tell:
+    stop = Stop.after(time_limit)
+    with status("packing") as tell, stop.listening():
         progress = (
             None if tell is None else lambda top, bound: tell(f"{format_bytes(top)}, none below {format_bytes(bound)}")
         )
         found = find_packing(
-            table.intervals, capacity=capacity_bytes, effort=effort, seed=seed, deadline=deadline, progress=progress
+            table.intervals, capacity=capacity_bytes, effort=effort, seed=seed, stop=stop, progress=progress
         )
     table.check(found)
     if capacity_bytes is not None and found.top_bytes > capacity_bytes:

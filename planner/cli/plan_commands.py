@@ -50,10 +50,9 @@ def optimize(
     if output is not None:
         plan.save(output)
     if as_json:
-        print_json(
-            "planner-report",
-            {"report": plan.report, "overhead": plan.report.overhead, "plan_file": output and shown(output)},
-        )
+        report, saved = plan.report, output and shown(output)
+        facts = {"report": report.as_object(), "overhead": report.overhead, "plan_file": saved}
+        print_json("planner-report", facts)
     else:
         saved = (
             f"  Saved to {output}"
@@ -136,7 +135,7 @@ def curve(
     plan_files = () if plans is None else found.save_plans(plans)
     if as_json:
         files = [shown(file) for file in (*outputs, *plan_files)]
-        print_json("planner-curve", {"curve": found, "front": found.front, "files": files})
+        print_json("planner-curve", {"curve": found.as_object(), "front": found.front, "files": files})
     else:
         saved = [*outputs, *([f"{len(plan_files)} plans in {plans}"] if plan_files else [])]
         print_lines(str(found), f"  Saved to {', '.join(saved)}" if saved else "  Draw the curve with -o curve.svg")
@@ -166,11 +165,11 @@ def _check_folder(folder: str, *, force: bool) -> None:
 @options_of(JSON)
 def simulate(plan: str, as_json: bool) -> None:
     """Replay a plan step by step, and print what it takes."""
+    from planner.api import simulate as replay
     from planner.plan import load
-    from planner.simulator import simulate as judge
 
     loaded = load(plan)
-    trace = judge(loaded.graph, loaded.schedule, memory=loaded.memory, allocation=loaded.allocation)
+    trace = replay(loaded.graph, loaded.schedule, memory=loaded.memory, allocation=loaded.allocation)
     if as_json:
         print_json("planner-trace", {"trace": trace})
     else:

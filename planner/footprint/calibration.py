@@ -163,7 +163,7 @@ def load_calibration(path: str | os.PathLike[str]) -> Calibration:
     Raises:
         PlanFileError: missing, not a calibration, another version, or damaged.
     """
-    head = read_versioned(path, kind="calibration", format=FORMAT, version=VERSION, again="measure it again")
+    head = read_versioned(path, kind="calibration", format=FORMAT, versions=(VERSION,), again="measure it again")
     try:
         found = msgspec.convert(head, Calibration)
         ratio = None if found.predicted is None else found.ratio

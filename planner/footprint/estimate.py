@@ -31,7 +31,7 @@ from planner.lowering.read import read_graph
 from planner.lowering.step import Gradients, StepOptions, Update, training_step
 from planner.memory import MemoryModel
 from planner.remedies import Remedy as Remedy
-from planner.units import MAX_BYTES, Budget, format_bytes, parse_budget
+from planner.units import MAX_BYTES, BudgetText, format_bytes, parse_budget
 
 #: Nominal memory of devices in bytes; the driver and the context take a part that no graph shows: use
 #: `MemoryModel(reserve=...)`.
@@ -184,7 +184,7 @@ class Footprint(msgspec.Struct, frozen=True):
         peak_bytes = self.peak_bytes if self.calibration is None else self.calibration.needed_bytes(self.peak_bytes)
         return peak_bytes + self.memory.reserve
 
-    def fits(self, device: Budget) -> bool:
+    def fits(self, device: BudgetText) -> bool:
         """True if peak + reserve is within a device's memory.
 
         Args:
@@ -195,7 +195,7 @@ class Footprint(msgspec.Struct, frozen=True):
         """
         return self.needed_bytes <= self._device_bytes(device)
 
-    def advice(self, budget: Budget) -> Advice:
+    def advice(self, budget: BudgetText) -> Advice:
         """What stands between the step and a budget, whether recomputation can help, and what else would.
 
         Args:
@@ -217,7 +217,7 @@ class Footprint(msgspec.Struct, frozen=True):
             graph_budget=None if self.calibration is None else allowed,
         )
 
-    def _device_bytes(self, device: Budget) -> int:
+    def _device_bytes(self, device: BudgetText) -> int:
         check_kind(device, self.calibration)
         return device_bytes(device, self.needed_bytes - self.memory.reserve)
 
@@ -266,7 +266,7 @@ class Footprint(msgspec.Struct, frozen=True):
         return as_text(self)
 
 
-def device_bytes(device: Budget, keep_all_peak_bytes: int = MAX_BYTES) -> int:
+def device_bytes(device: BudgetText, keep_all_peak_bytes: int = MAX_BYTES) -> int:
     """Bytes of a device by name, or of a budget in any form.
 
     Raises:
@@ -283,7 +283,7 @@ def device_bytes(device: Budget, keep_all_peak_bytes: int = MAX_BYTES) -> int:
         raise UnitError(f"{error}; or a device: {', '.join(DEVICE_BYTES)}") from None
 
 
-def check_kind(device: Budget, calibration: Calibration | None) -> None:
+def check_kind(device: BudgetText, calibration: Calibration | None) -> None:
     """Refuse a named device where the host's memory was measured.
 
     Raises:
@@ -414,7 +414,7 @@ def _with_backward(graph: GraphLike, options: StepOptions) -> Graph:
 
 def largest_batch(
     build: Callable[[int], GraphLike],
-    device: Budget,
+    device: BudgetText,
     *,
     most: int = 2**20,
     overhead: float | None = None,

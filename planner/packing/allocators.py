@@ -12,6 +12,7 @@ from planner.graph import Graph
 from planner.memory import Allocation, Buffer, MemoryModel
 from planner.packing.arena import Packing, PlacementOrder, pack, pack_once
 from planner.packing.intervals import Intervals
+from planner.problem import Stop
 from planner.schedule import Schedule
 
 
@@ -32,22 +33,30 @@ def best_fit(graph: Graph, schedule: Schedule, *, memory: MemoryModel, order: Pl
     return _Buffers(graph, schedule, memory).allocation(pack_once, "best-fit", order=order, best=True)
 
 
-def auto(graph: Graph, schedule: Schedule, *, memory: MemoryModel) -> Allocation:
+def auto(graph: Graph, schedule: Schedule, *, memory: MemoryModel, stop: Stop | None = None) -> Allocation:
     """As `exact`, with a quarter of the search where the portfolio leaves a gap, and all of it where more than a
     thousandth is left.
     """
     buffers = _Buffers(graph, schedule, memory)
-    found = buffers.allocation(pack, "auto", effort=1.0)
+    found = buffers.allocation(pack, "auto", effort=1.0, stop=stop)
     if found.arena_bytes - found.bound_bytes <= found.bound_bytes // 1000:
         return found
-    return buffers.allocation(pack, "auto", effort=4.0)
+    return buffers.allocation(pack, "auto", effort=4.0, stop=stop)
 
 
-def exact(graph: Graph, schedule: Schedule, *, memory: MemoryModel, effort: float = 4.0, seed: int = 0) -> Allocation:
+def exact(
+    graph: Graph,
+    schedule: Schedule,
+    *,
+    memory: MemoryModel,
+    effort: float = 4.0,
+    seed: int = 0,
+    stop: Stop | None = None,
+) -> Allocation:
     """The smallest arena that rules and a search can find, and the bound proven on it; see
     `planner.packing.arena.pack`.
     """
-    return _Buffers(graph, schedule, memory).allocation(pack, "exact", effort=effort, seed=seed)
+    return _Buffers(graph, schedule, memory).allocation(pack, "exact", effort=effort, seed=seed, stop=stop)
 
 
 def proves(graph: Graph, schedule: Schedule, memory: MemoryModel, bound_bytes: int) -> bool:

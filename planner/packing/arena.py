@@ -4,7 +4,6 @@ waste.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Literal, NamedTuple
 
@@ -15,7 +14,7 @@ from planner.kernels.packing_search import EXHAUSTED, PACKED, PAUSED
 from planner.kernels.placement import place
 from planner.packing.intervals import Intervals, sections_of
 from planner.packing.restarts import turns
-from planner.problem import MOST_EFFORT
+from planner.problem import MOST_EFFORT, Stop
 
 #: Rows of buffers and sections the search looks at for effort 1; about two seconds.
 WORK: Final = 1_000_000_000
@@ -41,7 +40,7 @@ class Packing(NamedTuple):
         bound_bytes: proven: no packing is smaller. Equal to `top_bytes` where this one is smallest.
         rule: what found it.
         nodes: placements tried by the search.
-        cut_short: a deadline or an interrupt stopped the search.
+        cut_short: a deadline or Ctrl-C ended the search.
     """
 
     offset: Ints
@@ -63,7 +62,7 @@ def pack(
     capacity: int | None = None,
     effort: float = 1.0,
     seed: int = 0,
-    deadline: float | None = None,
+    stop: Stop | None = None,
     progress: Progress | None = None,
 ) -> Packing:
     """The smallest arena that can be found for so much effort, and the proven bound.
@@ -74,21 +73,20 @@ def pack(
         effort: work of the search, counted, so that the same input gives the same offsets on any machine; 0: the
             portfolio alone; more than `MOST_EFFORT` is as good as endless.
         seed: of the restarts.
-        deadline: `time.monotonic()` seconds at which the search stops with what it has.
+        stop: once `stop.now`, the search ends with what it has; the rules are always tried. None: Ctrl-C ends it.
         progress: called now and then with the arena and the bound, in bytes.
     Source: the portfolio is that of Pisarchyk and Lee 2020; for the search see `planner.kernels.packing_search`. Ours
     differs from
         MiniMalloc (Moffitt 2023): the first target is the bound, and only the buffers of crowded sections are searched,
         the others placed around them; always an incumbent.
     """
-    search = _Search(intervals, capacity, seed, deadline, progress)
-    try:
-        search.portfolio()
-        search.improve(int(WORK * min(effort, MOST_EFFORT)))
-    except KeyboardInterrupt:
-        if search.top < 0:
-            raise
-        search.cut_short = True
+    if stop is None:
+        stop = Stop()
+        with stop.listening():
+            return pack(intervals, capacity=capacity, effort=effort, seed=seed, stop=stop, progress=progress)
+    search = _Search(intervals, capacity, seed, stop, progress)
+    search.portfolio()
+    search.improve(int(WORK * min(effort, MOST_EFFORT)))
     return search.packing()
 
 
@@ -97,7 +95,7 @@ def pack_once(intervals: Intervals, *, order: PlacementOrder, best: bool) -> Pac
 
     Source: Pisarchyk and Lee 2020, greedy by size and by breadth.
     """
-    search = _Search(intervals, None, 0, None, None)
+    search = _Search(intervals, None, 0, Stop(), None)
     offset = search.sections.fixed.copy()
     search.keep(order, offset, search.place(search.order(order), offset, best=best))
     return search.packing()
@@ -107,9 +105,9 @@ class _Search:
     """One packing problem, its incumbent and its bound, in units."""
 
     def __init__(
-        self, intervals: Intervals, capacity: int | None, seed: int, deadline: float | None, progress: Progress | None
+        self, intervals: Intervals, capacity: int | None, seed: int, stop: Stop, progress: Progress | None
     ) -> None:
-        self.seed, self.deadline, self.progress = seed, deadline, progress
+        self.seed, self.stop, self.progress = seed, stop, progress
         self.sections = sections_of(intervals)
         self.bound = self.sections.bound
         self.goal = self.bound if capacity is None else max(self.bound, capacity // self.sections.unit)
@@ -262,5 +260,5 @@ class _Search:
         raise AssertionError("the turns never end")
 
     def _late(self) -> bool:
-        self.cut_short = self.cut_short or (self.deadline is not None and time.monotonic() > self.deadline)
+        self.cut_short = self.cut_short or self.stop.now
         return self.cut_short

@@ -20,16 +20,16 @@ import msgspec
 from planner.errors import InfeasibleBudget, OutputError, PlanFileError, PlannerError, TimeLimit
 from planner.files import read_versioned, write_whole
 from planner.memory import MemoryModel
-from planner.problem import Order
+from planner.problem import Order, Request, flat, nested
 from planner.report import Figures
-from planner.text import printable
+from planner.text import aligned, printable
 from planner.units import format_bytes
 
 if TYPE_CHECKING:
     from planner.plan import Plan
 
 FORMAT: Final = "planner-curve"
-VERSION: Final = 2
+VERSION: Final = 3
 FIGURES: Final = (".svg", ".png", ".pdf")
 SUFFIXES: Final = (".csv", ".json", *FIGURES)
 
@@ -93,10 +93,9 @@ class Curve(msgspec.Struct, frozen=True, dict=True):
         graph, fingerprint, ops: the program; residents are not counted.
         keep_all: what the program takes without recomputing, see `Figures`.
         peak_lower_bound: bytes no plan can go below, reserve not counted.
-        memory: scope, alignment and reserve.
+        request: what was asked at every point; its strategy and budget are those of the points.
         strategies: names, as asked.
         points: by strategy as asked, then by budget; one for every budget, also where nothing fits.
-        allocator, order, effort, seed, save_rules, recompute_rules: what was asked.
     """
 
     graph: str
@@ -104,15 +103,44 @@ class Curve(msgspec.Struct, frozen=True, dict=True):
     ops: int
     keep_all: Figures
     peak_lower_bound: int
-    memory: MemoryModel
+    request: Request
     strategies: tuple[str, ...]
     points: tuple[Point, ...]
-    allocator: Optional[str]
-    order: Order
-    effort: float
-    seed: int
-    save_rules: tuple[str, ...] = ()
-    recompute_rules: tuple[str, ...] = ()
+
+    @property
+    def memory(self) -> MemoryModel:
+        """Scope, alignment and reserve."""
+        return self.request.memory
+
+    @property
+    def allocator(self) -> Optional[str]:
+        """The allocator's name, or None: live bytes only."""
+        return self.request.allocator
+
+    @property
+    def order(self) -> Order:
+        """Whether first runs may leave the order of the program."""
+        return self.request.order
+
+    @property
+    def effort(self) -> float:
+        """Search work, relative to the default."""
+        return self.request.effort
+
+    @property
+    def seed(self) -> int:
+        """For strategies that draw."""
+        return self.request.seed
+
+    @property
+    def save_rules(self) -> tuple[str, ...]:
+        """The policy's patterns of ops that run once."""
+        return self.request.save
+
+    @property
+    def recompute_rules(self) -> tuple[str, ...]:
+        """The policy's patterns of ops that are computed again."""
+        return self.request.recompute
 
     @property
     def front(self) -> tuple[Point, ...]:
@@ -140,7 +168,7 @@ class Curve(msgspec.Struct, frozen=True, dict=True):
         bounds add to it.
         """
         hopeless = [point.budget + 1 for point in self.points if point.cost_lower_bound is None]
-        return max([self.peak_lower_bound + self.memory.reserve, *hopeless])
+        return max([self.memory.needed_bytes(self.peak_lower_bound), *hopeless])
 
     def plan(self, point: Point) -> Plan:
         """The plan of a point, as `optimize` returns one: packed, judged, and ready to be saved.
@@ -220,6 +248,10 @@ class Curve(msgspec.Struct, frozen=True, dict=True):
         """The curve file: versioned, everything in it; `load_curve` reads it."""
         return msgspec.json.encode({"format": FORMAT, "version": VERSION, **msgspec.to_builtins(self)})
 
+    def as_object(self) -> dict[str, object]:
+        """The curve as `--json` prints it: what was asked lies beside what was found."""
+        return flat(self, "allocator", "memory", "order", "effort", "seed", "save_rules", "recompute_rules")
+
     def to_csv(self) -> str:
         """One line a point; empty cells where nothing fits; bytes are exact ints."""
         front = self.front
@@ -262,45 +294,32 @@ class Curve(msgspec.Struct, frozen=True, dict=True):
         return svg[svg.index("<svg") :] + table
 
     def _head(self) -> list[str]:
-        keep_all, memory = self.keep_all, self.memory
+        base, scope = self.keep_all, self.memory.scope
         packed = f"allocator {self.allocator}" if self.allocator else "live bytes only"
-        reserve = f" · reserve {format_bytes(memory.reserve)}" if memory.reserve else ""
+        reserve = self.memory.needed_bytes(0)
+        kept = f" · reserve {format_bytes(reserve)}" if reserve else ""
         return [
-            f"Curve  {self.graph} · {self.ops:,} ops · {packed} · scope {memory.scope}{reserve}",
-            f"  keep-all: peak {format_bytes(keep_all.peak_bytes)}, arena {format_bytes(keep_all.arena_bytes)};"
+            f"Curve  {self.graph} · {self.ops:,} ops · {packed} · scope {scope}{kept}",
+            f"  no recomputation: peak {format_bytes(base.peak_bytes)}, arena {format_bytes(base.arena_bytes)};"
             f" no plan's peak is below {format_bytes(self.peak_lower_bound)}",
         ]
 
     def _table(self) -> list[str]:
         front = self.front
-        rows: list[tuple[str, ...]] = [
-            ("strategy", "budget", "peak", "arena", "of keep-all", "overhead", "at least", "run again", "")
-        ]
-        missing: list[str] = [""]
+        rows = [["strategy", "budget", "peak", "arena", "of baseline", "overhead", "at least", "recomputed", ""]]
+        notes = [""]
         for p in self.points:
-            head = (p.strategy, format_bytes(p.budget))
+            rows.append([p.strategy, format_bytes(p.budget)])
             if p.peak_bytes is None or p.arena_bytes is None or p.overhead is None:
-                rows.append((*head, *[""] * 7))
-                missing.append(self._why_not(p))
+                notes.append(f"  {self._why_not(p)}")
                 continue
             share = f"{100 * p.arena_bytes / self.keep_all.arena_bytes:.1f} %" if self.keep_all.arena_bytes else ""
+            costs = [f"{100 * overhead:+.2f} %" for overhead in (p.overhead, self.overhead_lower_bound(p))]
             mark = "*" if any(p is other for other in front) else ""
-            arena = format_bytes(p.arena_bytes)
-            peak, costs = (
-                format_bytes(p.peak_bytes),
-                (f"{100 * p.overhead:+.2f} %", f"{100 * self.overhead_lower_bound(p):+.2f} %"),
-            )
-            rows.append((*head, peak, arena, share, *costs, f"{p.recomputed_ops:,}", mark))
-            missing.append("")
-        widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-        lines = []
-        for row, why in zip(rows, missing, strict=True):
-            shown = row[:2] if why else row
-            cells = [
-                cell.rjust(w) if k else cell.ljust(w) for k, (cell, w) in enumerate(zip(shown, widths, strict=False))
-            ]
-            lines.append("  " + "  ".join([*cells, *([why] if why else [])]).rstrip())
-        return lines
+            rows[-1] += [format_bytes(p.peak_bytes), format_bytes(p.arena_bytes), share, *costs]
+            rows[-1] += [f"{p.recomputed_ops:,}", mark]
+            notes.append("")
+        return [f"  {line}{note}" for line, note in zip(aligned(rows), notes, strict=True)]
 
     def _why_not(self, point: Point) -> str:
         if point.status == "not reached":
@@ -317,9 +336,8 @@ class Curve(msgspec.Struct, frozen=True, dict=True):
             widest = max(fits, key=_gap)
             notes.append(f"at least: the overhead that no plan within the budget is below; {_proven(widest)}")
         policy = [("save", rule) for rule in self.save_rules] + [("recompute", rule) for rule in self.recompute_rules]
-        notes += (
-            ["Every plan within the rules: " + ", ".join(f"{kind} {rule!r}" for kind, rule in policy)] if policy else []
-        )
+        if policy:
+            notes.append("Every plan within the policy: " + ", ".join(f"{kind} {rule!r}" for kind, rule in policy))
         stopped = sum(point.status == "not reached" for point in self.points)
         if any(point.cut_short for point in self.points):
             stop = f"; {stopped} points were not reached" if stopped else ""
@@ -382,9 +400,9 @@ def load_curve(path: str | os.PathLike[str]) -> Curve:
     Raises:
         PlanFileError: missing, not a curve, another version, or damaged.
     """
-    head = read_versioned(path, kind="curve", format=FORMAT, version=VERSION, again="make it again")
+    head = read_versioned(path, kind="curve", format=FORMAT, versions=(2, VERSION), again="make it again")
     try:
-        return msgspec.convert(head, Curve)
+        return msgspec.convert(nested(head) if head["version"] == 2 else head, Curve)
     except (msgspec.ValidationError, PlannerError, RecursionError) as error:
         raise PlanFileError(f"{str(path)!r} is damaged: {error}") from None
 

@@ -1,30 +1,44 @@
-"""One graph and allocator: what a strategy proposes is packed, judged, and asked again where the arena misses the
-budget.
-"""
+"""One question about one graph: strategies are asked, and what they propose is packed, judged, bounded and reported."""
 
 from __future__ import annotations
 
+import copy
+import inspect
 import math
 import time
 from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import msgspec
 
-from planner.analysis.evaluator import evaluator_of
-from planner.bounds.peak import infeasible
-from planner.bounds.proofs import lower_bounds
-from planner.errors import InfeasibleBudget, ScheduleError, TimeLimit
-from planner.footprint.advice import shortfall
-from planner.footprint.components import Simulated
+from planner.bounds.proofs import LowerBounds, lower_bounds
+from planner.errors import InfeasibleBudget, PlannerError, ScheduleError, TimeLimit
 from planner.graph import Graph
-from planner.memory import Allocation, MemoryModel
+from planner.memory import Allocation
+from planner.names import ALLOCATORS, STRATEGIES
 from planner.packing import find_allocator
-from planner.policy import Policy
-from planner.problem import Allocator, Order, Problem, Proposal, Status, Strategy, effort_schedule, out_of_order
+from planner.plan import Plan
+from planner.planning.infeasible import infeasible
+from planner.policy import Policy, policy_of
+from planner.problem import (
+    Allocator,
+    Budget,
+    Problem,
+    Proposal,
+    Request,
+    Status,
+    Stop,
+    Strategy,
+    effort_schedule,
+    out_of_order,
+)
+from planner.remedies import Shortfall
 from planner.report import Figures, Report, replayed
-from planner.schedule import Schedule
+from planner.schedule import Schedule, keep_all
+from planner.search import find_strategy
 from planner.simulator import Trace
 from planner.simulator import simulate as judge
+from planner.text import shown
 from planner.units import format_bytes
 
 
@@ -40,15 +54,38 @@ class Candidate:
         """For a report or a curve."""
         return Figures(self.trace.peak_bytes, self.arena_bytes, self.trace.cost)
 
+    @property
+    def size(self) -> tuple[int, float]:
+        """What a plan of least arena is ranked by."""
+        return self.arena_bytes, self.trace.cost
+
+    def having(self, **changes: Any) -> Candidate:
+        """The same plan, of which the strategy claims something else."""
+        return Candidate(msgspec.structs.replace(self.proposal, **changes), self.allocation, self.trace)
+
+
+class Missed(NamedTuple):
+    """What was found for a budget that nothing fits, and a search effort it was found with."""
+
+    least: Candidate
+    reached_bytes: int
+    effort: float
+
+
+#: (session, what was found) -> what recomputation cannot mend, and what would.
+Advise = Callable[["Session", Missed], Shortfall]
+
 
 class Progress:
-    """From plans judged to `progress`. What that raises is raised, whatever a strategy catches: see `failure`.
+    """From plans judged to `progress`.
 
     Args:
-        progress: called at each plan judged.
+        progress: called at each plan judged. What it raises ends the search, whatever a strategy catches.
     """
 
     def __init__(self, progress: Callable[[Status], None]) -> None:
+        if not callable(progress):
+            raise PlannerError(f"progress {shown(progress)} is not callable")
         self.progress = progress
         self.started = time.monotonic()
         self.failure: Exception | None = None
@@ -70,293 +107,325 @@ class Progress:
         best_cost, best_peak = (
             (None, None) if self._best is None else self._best if self._asked_budget else self._best[::-1]
         )
-        status = Status(
-            strategy,
-            None if best_peak is None else int(best_peak),
-            self._overhead(best_cost),
-            self._overhead(self.cost_lower_bound) or 0.0,
-            self.plans_judged,
-            time.monotonic() - self.started,
-        )
+        bound = self._overhead(self.cost_lower_bound) or 0.0
+        elapsed_seconds = time.monotonic() - self.started
+        peak = None if best_peak is None else int(best_peak)
         try:
-            self.progress(status)
+            self.progress(Status(strategy, peak, self._overhead(best_cost), bound, self.plans_judged, elapsed_seconds))
         except Exception as failure:
             self.failure = failure
             raise
 
     def _overhead(self, cost: float | None) -> float | None:
-        """As a fraction of keep-all's cost; rounding never makes it less than nothing."""
+        """As a fraction of the baseline's cost; rounding never makes it less than nothing."""
         return None if cost is None else max(0.0, cost / self.keep_all_cost - 1) if self.keep_all_cost else 0.0
 
 
 class Session:
-    """One graph and allocator: what every strategy and budget on it share.
+    """One graph and request: what every strategy and budget on it share.
 
     Args:
-        graph, allocator, memory: what is planned, and how.
-        policy: the user's, or None.
+        graph: the program.
+        request: what is asked; see `asking` for the same of another strategy or budget.
+        search, allocate: callables for the request's strategy and allocator; None: what is registered by that name.
+        stop: when to end.
         progress: told of each plan judged.
+        advise: asked where no plan fits, for what else would help.
     """
 
     def __init__(
         self,
         graph: Graph,
-        allocator: str | Allocator | None,
-        memory: MemoryModel,
+        request: Request,
         *,
-        policy: Policy | None = None,
+        search: Strategy | None = None,
+        allocate: Allocator | None = None,
+        stop: Stop | None = None,
         progress: Progress | None = None,
+        advise: Advise | None = None,
     ) -> None:
-        self.graph, self.memory, self.policy, self.progress = graph, memory, policy, progress
-        self.allocator_name: str | None = None
-        self.allocator: Allocator | None = None
-        if allocator is not None:
-            self.allocator_name, self.allocator = find_allocator(allocator)
+        self.graph, self.request, self.memory = graph, request, request.memory
+        self.stop, self.progress, self.advise = stop or Stop(), progress, advise
+        self.search = find_strategy(request.strategy)[1] if search is None and request.strategy else search
+        self.allocate = find_allocator(request.allocator)[1] if allocate is None and request.allocator else allocate
+        self._stoppable = "stop" in _parameters(self.allocate)
+        self.policy: Policy | None = policy_of(graph, self.memory, request.save, request.recompute)
         self._judged: dict[Schedule, Candidate] = {}
-        evaluator = evaluator_of(graph, memory)
-        self.keep_all = self.judged(Proposal(evaluator.schedule(evaluator.keep_all)))
-        #: The cheapest plan: keep-all, and what the rules make run again.
-        self.base = self.keep_all if policy is None else self.judged(Proposal(policy.base))
-        self.cost_lower_bound = self.keep_all.trace.cost if policy is None else policy.cost_lower_bound
+        self.keep_all = self.judged(Proposal(keep_all(graph)))
+        #: The cheapest plan: the baseline, and what the policy makes run again.
+        self.base = self.keep_all if self.policy is None else self.judged(Proposal(self.policy.base))
+        self.cost_lower_bound = self.keep_all.trace.cost if self.policy is None else self.policy.cost_lower_bound
         if progress is not None:
             progress.keep_all_cost, progress.cost_lower_bound = self.keep_all.trace.cost, self.cost_lower_bound
 
-    def problem(self, *, order: Order, seed: int, effort: float, deadline: float | None) -> Problem:
-        """What is asked of strategies, without a budget yet."""
+    @property
+    def problem(self) -> Problem:
+        """What is asked of strategies."""
         program = self.graph if self.policy is None else self.policy.search_graph
-        return Problem(program, None, self.memory, order, seed, effort, deadline, self.progress)
-
-    def judged(self, proposal: Proposal) -> Candidate:
-        """Pack a proposal and replay it; the last few are remembered, since neighbouring budgets and strategies often
-        agree.
-        """
-        schedule = proposal.schedule
-        known = self._judged.pop(schedule, None)
-        if known is not None:
-            self._judged[schedule] = known
-            return Candidate(proposal, known.allocation, known.trace)
-        try:
-            allocation = None if self.allocator is None else self.allocator(self.graph, schedule, memory=self.memory)
-        except ScheduleError:
-            judge(self.graph, schedule, memory=self.memory)  # names the step
-            raise
-        candidate = Candidate(
-            proposal, allocation, judge(self.graph, schedule, memory=self.memory, allocation=allocation)
+        asked = self.request
+        return Problem(
+            program, asked.live_budget, self.memory, asked.order, asked.seed, asked.effort, self.stop, self.progress
         )
-        self._judged[schedule] = candidate
-        if len(self._judged) > 8:
-            del self._judged[next(iter(self._judged))]
-        return candidate
 
-    def propose(self, strategy: Strategy, problem: Problem) -> Proposal:
-        """Ask a strategy; hold it to the user's rules, and where the order is pinned, to that."""
-        if self.progress is not None:
-            self.progress.ask(budget=problem.budget)
-        proposal = strategy(problem) if self.policy is None else self.policy.ask(strategy, problem)
-        if problem.order == "pinned" and (pair := out_of_order(self.graph, proposal.schedule)) is not None:
-            raise ScheduleError(f"first runs {pair[1]!r} before {pair[0]!r}, but the order is pinned", op=pair[1])
-        return proposal
+    def asking(self, *, strategy: str = "", search: Strategy | None = None, budget: Budget | None = None) -> Session:
+        """The same session, asked for another budget, and of another strategy where one is named."""
+        other = copy.copy(self)
+        changes = {"budget": budget, "strategy": strategy or self.request.strategy}
+        other.request = msgspec.structs.replace(self.request, **changes)
+        other.search = search or self.search
+        return other
 
-    def attempts(self, strategy: Strategy, problem: Problem, allowed: int) -> Iterator[Candidate]:
-        """What a strategy proposes for a budget, asked again for less while the arena misses it: only the last can
-        fit.
+    # ---- one strategy, one question
+
+    def solve(self) -> Candidate:
+        """The best plan for a budget: keep-all if it fits, else what is found at effort 1, then 2, then 4.
+
+        So more effort never finds less. Where nothing fits the budget, the strategy's plan of least arena may.
+
+        Raises:
+            InfeasibleBudget, TimeLimit: no plan fits.
         """
-        target = allowed
-        for _ in range(8):
-            if target < 1:
-                return
-            try:
-                proposal = self.propose(strategy, msgspec.structs.replace(problem, budget=target))
-            except InfeasibleBudget:
-                return
-            if target < allowed:  # what is proven of less memory is not proven of the budget
-                proposal = proposal.unclaimed()
-            candidate = self.judged(proposal)
-            yield candidate
-            if candidate.arena_bytes <= allowed or proposal.cut_short:
-                return
-            target = min(target - (candidate.arena_bytes - allowed), candidate.trace.peak_bytes - 1)
-
-    def solve(self, name: str, strategy: Strategy, problem: Problem, budget_bytes: int | None) -> Candidate:
-        """The best of what is found at effort 1, then 2, then 4, as far as the effort goes: so more of it never finds
-        less.
-        """
+        allowed = self.request.live_budget
+        if allowed is not None and self.base.arena_bytes <= allowed:
+            return self.base
         found: list[Candidate] = []
-        failures: list[InfeasibleBudget] = []
+        missed: list[Missed] = []
         late = False
-        for effort in effort_schedule(problem.effort):
-            if (found or failures) and problem.out_of_time:
+        for effort in effort_schedule(self.problem.effort):
+            if (found or missed) and self.stop.now:
                 late = True
                 break
+            problem = msgspec.structs.replace(self.problem, effort=effort)
             try:
-                candidate = self._solve(name, strategy, msgspec.structs.replace(problem, effort=effort), budget_bytes)
-            except InfeasibleBudget as failure:
-                failures.append(failure)
-                continue
-            except (TimeLimit, KeyboardInterrupt):
+                reached = [self.base]
+                for candidate in self.attempts(problem, allowed):
+                    reached.append(candidate)
+                    self._tell(candidate, allowed)
+                if allowed is None or reached[-1].arena_bytes > allowed:
+                    reached.append(self._least(problem, allowed))
+            except TimeLimit:
                 if not found:
                     raise
                 late = True
                 break
-            found.append(candidate)
-            late = candidate.proposal.cut_short  # by the deadline, or by Ctrl-C, which must not begin the next search
-            if late or self._is_best(candidate, budget_bytes, effort=problem.effort):
+            if allowed is not None and reached[-1].arena_bytes > allowed:
+                missed.append(Missed(reached[-1], min(each.trace.peak_bytes for each in reached), effort))
+                continue
+            found.append(reached[-1])
+            late = found[-1].proposal.cut_short
+            if late or self._is_best(found[-1]):
                 break
         if not found:
-            raise min(failures, key=lambda failure: failure.minimum or 2**63)
-        if budget_bytes is None:
-            best = min(found, key=lambda candidate: (candidate.arena_bytes, candidate.trace.cost))
-        else:
-            best = min(found, key=lambda candidate: (candidate.trace.cost, candidate.arena_bytes))
-        return (
-            Candidate(msgspec.structs.replace(best.proposal, cut_short=True), best.allocation, best.trace)
-            if late
-            else best
-        )
+            raise self._infeasible(min(missed, key=lambda each: each.least.arena_bytes))
+        best = min(found, key=lambda each: each.size if allowed is None else each.size[::-1])
+        return best.having(cut_short=True) if late else best
 
-    def _is_best(self, candidate: Candidate, budget_bytes: int | None, *, effort: float) -> bool:
-        """True if no plan can be better: by the strategy's word, by one run of everything, or by the bound that the
-        report will state.
+    def attempts(self, problem: Problem, allowed: int | None) -> Iterator[Candidate]:
+        """What a strategy proposes for a budget, asked again for less while the arena misses it: only the last can fit.
+
+        Raises:
+            TimeLimit: time ran out, or Ctrl-C came, before an arena fits.
         """
-        cost = candidate.trace.cost
-        if candidate.proposal.optimal is not None or budget_bytes is None:
+        target = allowed or 0
+        for _ in range(8):
+            if target < 1 or allowed is None:
+                return
+            try:
+                proposal = self.propose(msgspec.structs.replace(problem, budget=target))
+            except InfeasibleBudget:
+                return
+            if target < allowed:  # bounds proven of less memory do not hold for the budget
+                proposal = proposal.unclaimed()
+            candidate = self.judged(proposal)
+            yield candidate
+            if candidate.arena_bytes <= allowed:
+                return
+            if self.stop.now:
+                raise self._out_of_time()
+            if proposal.cut_short:
+                return
+            target = min(target - (candidate.arena_bytes - allowed), candidate.trace.peak_bytes - 1)
+
+    def _least(self, problem: Problem, allowed: int | None) -> Candidate:
+        """Smallest arena found.
+
+        Starts from the plan of least peak; if packing wastes over 0.1 %, searches for plans that pack tighter.
+        """
+        problem = msgspec.structs.replace(problem, budget=None)
+        least = self.base
+        try:
+            least = min(least, self.judged(self.propose(problem)), key=lambda each: each.size)
+        except InfeasibleBudget:  # the strategy does not apply
+            if allowed is None:
+                raise
+        for _ in range(2 if least.arena_bytes - least.trace.peak_bytes > least.trace.peak_bytes // 1000 else 0):
+            if self.stop.now or least.proposal.cut_short:
+                break
+            tried = _until_late(self.attempts(problem, least.arena_bytes - 1))
+            smaller = min(tried, key=lambda each: each.size, default=least)
+            if smaller.size >= least.size:
+                break
+            least = smaller.having(cost_lower_bound=None, optimal=None)  # nobody asked for this budget
+        self._tell(least, allowed)
+        # The strategy's claims are about the least peak, which a budget does not ask for.
+        return least if allowed is None else Candidate(least.proposal.unclaimed(), least.allocation, least.trace)
+
+    def _is_best(self, candidate: Candidate) -> bool:
+        """True if no plan can be better: by the strategy's word, by one run of everything, or by the report's bound."""
+        cost, allowed = candidate.trace.cost, self.request.live_budget
+        if candidate.proposal.optimal is not None or allowed is None:
             return candidate.proposal.optimal is not None
-        if cost <= self.cost_lower_bound:
-            return True
-        return (
-            lower_bounds(
-                self.graph, self.memory, budget_bytes - self.memory.reserve, plan_cost=cost, effort=effort
-            ).cost
-            >= cost
-        )
+        return cost <= self.cost_lower_bound or self._bounds(cost).cost >= cost
 
-    def _solve(self, name: str, strategy: Strategy, problem: Problem, budget_bytes: int | None) -> Candidate:
-        """Keep-all if it fits (with the user's rules: `base`), else what the strategy finds, else its plan of least
-        peak.
+    # ---- ask, pack, judge
+
+    def propose(self, problem: Problem) -> Proposal:
+        """Ask the strategy; hold its answer to its type, to the user's policy, and to a pinned order.
+
+        Raises:
+            PlannerError: a strategy that is not ours returned something else, or failed; named.
         """
-        peaks = [self.base.trace.peak_bytes]
-        if budget_bytes is not None:
-            allowed = budget_bytes - self.memory.reserve
-            if self.base.arena_bytes <= allowed:
-                return self.base
-            for candidate in self.attempts(strategy, problem, allowed):
-                self._tell(name, candidate, fits=candidate.arena_bytes <= allowed)
-                if candidate.arena_bytes <= allowed:
-                    return candidate
-                peaks.append(candidate.trace.peak_bytes)
-                if problem.out_of_time:
-                    budget = format_bytes(budget_bytes)
-                    raise TimeLimit(
-                        f"no plan whose arena fits {budget} was found in time; raise the limit or the budget"
-                    )
-                if candidate.proposal.cut_short:
-                    raise KeyboardInterrupt  # the strategy took it, and what it had by then does not fit
-        least = self._least(strategy, problem)
-        self._tell(name, least, fits=budget_bytes is None or least.arena_bytes <= allowed)
-        if budget_bytes is None:
-            return least
-        if least.arena_bytes <= allowed:  # what it says of the least peak was not asked
-            return Candidate(least.proposal.unclaimed(), least.allocation, least.trace)
-        minimum = least.arena_bytes + self.memory.reserve
-        reached = min(*peaks, least.trace.peak_bytes)
-        runs = [self._simulated(candidate) for candidate in (self.keep_all, least)]
-        packing_bytes = least.arena_bytes - least.trace.peak_bytes
-        error = infeasible(
-            self.graph,
-            self.memory,
-            budget=budget_bytes,
-            minimum=minimum,
-            found_by=name,
-            live_fit=reached if reached <= allowed else None,
-            shortfall=shortfall(*runs, allowed=allowed, reached_bytes=reached, packing_bytes=packing_bytes),
-            impossible=reached > allowed and self.nothing_fits(allowed, effort=problem.effort),
-        )
-        if self.policy is not None:
-            why, _, remedy = str(error).partition("\n")
-            kept = ", ".join(f"{ruling.kind} {ruling.pattern!r}" for ruling in self.policy.rulings)
-            error.args = (f"{why} Within the rules, that is: {kept}.\n{remedy}",)
-        raise error
-
-    def _least(self, strategy: Strategy, problem: Problem) -> Candidate:
-        """The plan of least arena: that of least peak, unless packing wastes of it what others do not; so they are
-        asked for.
-        """
-
-        def size(candidate: Candidate) -> tuple[int, float]:
-            return candidate.arena_bytes, candidate.trace.cost
-
-        least = min(self.base, self.judged(self.propose(strategy, problem)), key=size)
-        if least.arena_bytes - least.trace.peak_bytes <= least.trace.peak_bytes // 1000:
-            return least
-        for _ in range(2):
-            if problem.out_of_time or least.proposal.cut_short:
-                break
-            smaller = min(self.attempts(strategy, problem, least.arena_bytes - 1), key=size, default=least)
-            if size(smaller) >= size(least):
-                break
-            # nobody asked for this budget
-            proposal = msgspec.structs.replace(smaller.proposal, cost_lower_bound=None, optimal=None)
-            least = Candidate(proposal, smaller.allocation, smaller.trace)
-        return least
-
-    def nothing_fits(self, allowed: int, *, effort: float) -> bool:
-        """True if it is proven that no plan's live bytes fit."""
-        return lower_bounds(self.graph, self.memory, allowed, plan_cost=math.inf, effort=effort).cost == math.inf
-
-    def _tell(self, name: str, candidate: Candidate, *, fits: bool) -> None:
         if self.progress is not None:
-            self.progress(name, candidate.trace.peak_bytes, candidate.trace.cost, fits)
+            self.progress.ask(budget=problem.budget)
+        assert self.search is not None
+        name = self.request.strategy
+        try:
+            proposal = self.search(problem) if self.policy is None else self.policy.ask(self.search, problem)
+        except PlannerError:
+            raise
+        except Exception as error:
+            if name in STRATEGIES:
+                raise
+            raise PlannerError(f"strategy {name!r} failed: {type(error).__name__}: {error}") from error
+        finally:
+            if self.progress is not None and self.progress.failure is not None:
+                raise self.progress.failure
+        if not isinstance(proposal, Proposal) or not isinstance(proposal.schedule, Schedule):
+            raise PlannerError(f"strategy {name!r} returned {shown(proposal)}, no Proposal of a Schedule")
+        if problem.order == "pinned" and (pair := out_of_order(self.graph, proposal.schedule)) is not None:
+            raise ScheduleError(f"first runs {pair[1]!r} before {pair[0]!r}, but the order is pinned", op=pair[1])
+        return proposal
 
-    def _simulated(self, candidate: Candidate) -> Simulated:
-        evaluator = evaluator_of(self.graph, self.memory)
-        return Simulated(
-            self.graph, self.memory, evaluator=evaluator, schedule=candidate.proposal.schedule, trace=candidate.trace
-        )
+    def judged(self, proposal: Proposal) -> Candidate:
+        """Pack a proposal and replay it; the last few are remembered, since neighbouring budgets often agree."""
+        schedule = proposal.schedule
+        known = self._judged.pop(schedule, None)
+        if known is None:
+            allocation = self._packed(schedule)
+            known = Candidate(proposal, allocation, self._simulated(schedule, allocation))
+        self._judged[schedule] = known
+        if len(self._judged) > 8:
+            del self._judged[next(iter(self._judged))]
+        return Candidate(proposal, known.allocation, known.trace)
 
-    def report(
-        self,
-        strategy: str,
-        candidate: Candidate,
-        budget_bytes: int | None,
-        budget_text: str,
-        *,
-        effort: float,
-        order: Order,
-    ) -> Report:
-        """Everything a reader of the plan asks."""
-        trace, proposal = candidate.trace, candidate.proposal
-        allowed = None if budget_bytes is None else budget_bytes - self.memory.reserve
-        bound, least_cost = lower_bounds(self.graph, self.memory, allowed, plan_cost=trace.cost, effort=effort)
+    def _simulated(self, schedule: Schedule, allocation: Allocation | None) -> Trace:
+        return judge(self.graph, schedule, memory=self.memory, allocation=allocation)
+
+    def _packed(self, schedule: Schedule) -> Allocation | None:
+        """Offsets from the allocator, held to their type."""
+        if self.allocate is None:
+            return None
+        options = {"stop": self.stop.for_packing()} if self._stoppable else {}
+        name = self.request.allocator
+        try:
+            allocation = self.allocate(self.graph, schedule, memory=self.memory, **options)
+        except ScheduleError:
+            self._simulated(schedule, None)  # names the step
+            raise
+        except PlannerError:
+            raise
+        except Exception as error:
+            if name in ALLOCATORS:
+                raise
+            raise PlannerError(f"allocator {name!r} failed: {type(error).__name__}: {error}") from error
+        if not isinstance(allocation, Allocation):
+            raise PlannerError(f"allocator {name!r} returned {shown(allocation)}, no Allocation")
+        return allocation
+
+    # ---- bound, report
+
+    def plan(self, candidate: Candidate) -> Plan:
+        """A plan as `optimize` returns it: bounds on what was asked, and everything a reader of the plan asks."""
+        request = self.request
+        trace, proposal, asked_budget = candidate.trace, candidate.proposal, request.budget is not None
+        bound, least_cost = self._bounds(trace.cost)
         least_cost = max(least_cost, self.cost_lower_bound)  # the user may say that some ops run twice
-        # A bound above what the plan itself takes is no bound: nothing of such a claim is repeated.
-        modest = (proposal.peak_lower_bound or 0) <= trace.peak_bytes and (
-            proposal.cost_lower_bound or 0.0
-        ) <= trace.cost
-        peak_bound = max(bound, proposal.peak_lower_bound or 0) if modest else bound
-        cost_bound = max(least_cost, proposal.cost_lower_bound or 0.0) if modest else least_cost
+        # A claim above what the plan itself takes is false: nothing of it is repeated.
+        peak_claim, cost_claim = proposal.peak_lower_bound or 0, proposal.cost_lower_bound or 0.0
+        modest = peak_claim <= trace.peak_bytes and cost_claim <= trace.cost
         optimal = proposal.optimal if modest else None
-        if optimal is not None and optimal.startswith("peak") != (budget_bytes is None):
-            optimal = None  # it is the plan of least peak, after no other was found within the budget
-        if budget_bytes is not None and trace.cost <= least_cost:
-            optimal = "cost at this budget, order free"
-        elif budget_bytes is None and trace.peak_bytes <= bound:
-            optimal = "peak, order free"
-        return Report(
+        if optimal is not None and optimal.startswith("peak") == asked_budget:
+            optimal = None  # the claim is about another question
+        if trace.cost <= least_cost if asked_budget else trace.peak_bytes <= bound:
+            optimal = "cost at this budget, order free" if asked_budget else "peak, order free"
+        report = Report(
             graph=self.graph.name,
             ops=sum(not op.resident for op in self.graph.ops),
-            strategy=strategy,
-            allocator=self.allocator_name,
+            request=request,
             keep_all=self.keep_all.figures,
             plan=candidate.figures,
-            peak_lower_bound=peak_bound,
-            cost_lower_bound=cost_bound,
-            budget=budget_bytes,
-            budget_text=budget_text,
-            memory=self.memory,
+            peak_lower_bound=max(bound, peak_claim) if modest else bound,
+            cost_lower_bound=max(least_cost, cost_claim) if modest else least_cost,
             optimal=optimal,
             cut_short=proposal.cut_short,
             arena_lower_bound=0 if candidate.allocation is None else candidate.allocation.bound_bytes,
             rules=() if self.policy is None else self.policy.rulings,
-            order=order,
-            **replayed(self.graph, trace),
+            **replayed(self.graph, proposal.schedule, trace),
         )
+        return Plan(self.graph, proposal.schedule, candidate.allocation, report)
+
+    def _bounds(self, plan_cost: float) -> LowerBounds:
+        """What no plan goes below, for the question that was asked."""
+        asked = self.request
+        return lower_bounds(
+            self.graph, self.memory, asked.live_budget, plan_cost=plan_cost, effort=asked.effort, stop=self.stop
+        )
+
+    def _infeasible(self, missed: Missed) -> InfeasibleBudget:
+        """The error where nothing fits, in words for people."""
+        request, least = self.request, missed.least
+        allowed, budget = request.live_budget, request.budget_bytes
+        assert allowed is not None
+        assert budget is not None
+        impossible = missed.reached_bytes > allowed and self._nothing_fits(allowed, missed.effort)
+        kept = () if self.policy is None else self.policy.rulings
+        return infeasible(
+            self.graph,
+            self.memory,
+            budget=budget,
+            minimum=self.memory.needed_bytes(least.arena_bytes),
+            found_by=request.strategy,
+            live_fit=missed.reached_bytes if missed.reached_bytes <= allowed else None,
+            shortfall=None if self.advise is None else self.advise(self, missed),
+            impossible=impossible,
+            within=", ".join(f"{ruling.kind} {ruling.pattern!r}" for ruling in kept),
+        )
+
+    def _nothing_fits(self, allowed: int, effort: float) -> bool:
+        """True if it is proven that no plan's live bytes fit."""
+        bounds = lower_bounds(self.graph, self.memory, allowed, plan_cost=math.inf, effort=effort, stop=self.stop)
+        return bounds.cost == math.inf
+
+    def _out_of_time(self) -> TimeLimit:
+        budget = format_bytes(self.request.budget_bytes or 0)
+        return TimeLimit(f"no plan whose arena fits {budget} was found in time; raise the limit or the budget")
+
+    def _tell(self, candidate: Candidate, allowed: int | None) -> None:
+        if self.progress is not None:
+            fits = allowed is None or candidate.arena_bytes <= allowed
+            self.progress(self.request.strategy, candidate.trace.peak_bytes, candidate.trace.cost, fits)
+
+
+def _until_late(candidates: Iterator[Candidate]) -> Iterator[Candidate]:
+    """The candidates found before time ran out."""
+    try:
+        yield from candidates
+    except TimeLimit:
+        return
+
+
+def _parameters(function: Any) -> tuple[str, ...]:
+    try:
+        return tuple(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return ()

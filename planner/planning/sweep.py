@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import math
-import uuid
+import os
+import signal
+import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from concurrent.futures import BrokenExecutor
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,18 +21,15 @@ from planner.bounds.certificate import certified_cost
 from planner.bounds.peak import peak_lower_bound
 from planner.errors import InfeasibleBudget, TimeLimit
 from planner.graph import Graph
-from planner.memory import MemoryModel
 from planner.plan import Plan
-from planner.planning.curve import Point, PointStatus
+from planner.planning.curve import Curve, Point, PointStatus
 from planner.planning.session import Candidate, Session
-from planner.policy import policy_of
-from planner.problem import Allocator, Order, Problem, Strategy, effort_schedule
+from planner.problem import Allocator, Budget, Request, Stop, Strategy, effort_schedule
 from planner.schedule import Schedule
-from planner.units import Budget, format_bytes, parse_budget
+from planner.units import BudgetText, format_bytes, parse_budget
 
 #: Called with searches and bounds done, those in all, and a word on the last.
 SweepProgress = Callable[[int, int, str], None]
-_What = TypeVar("_What")
 _ROUNDING = 1e-9  # of a cost: sums in another order
 
 
@@ -59,25 +63,22 @@ class _Task(NamedTuple):
     budget: int | None
     effort: float
 
-    def asked(self, problem: Problem, starts: tuple[Schedule, ...]) -> Problem:
-        """The problem with this budget and effort, from plans for other budgets."""
-        return msgspec.structs.replace(problem, budget=self.budget, effort=self.effort, starts=starts)
 
-
-def _answer(session: Session, problem: Problem, strategy: Strategy) -> _Answer:
-    """Every plan that a strategy comes to for one problem, whose budget has the reserve in it still."""
+def _answer(session: Session, task: _Task, search: Strategy, starts: tuple[Schedule, ...]) -> _Answer:
+    """All plans one strategy finds for one budget, beginning from plans for other budgets."""
+    budget = None if task.budget is None else Budget(str(task.budget), task.budget)
+    session = session.asking(strategy=task.strategy, search=search, budget=budget)
+    problem = msgspec.structs.replace(session.problem, effort=task.effort, starts=starts)
     found: list[_Found] = []
-    cut_short = problem.out_of_time
+    cut_short = session.stop.now
     try:
-        if problem.budget is None:
-            solutions = iter([session.judged(session.propose(strategy, problem))])
+        if budget is None:
+            candidates = iter([session.judged(session.propose(problem))])
         else:
-            solutions = session.attempts(strategy, problem, problem.budget - session.memory.reserve)
-        for candidate in solutions:
+            candidates = session.attempts(problem, session.request.live_budget)
+        for candidate in candidates:
             found.append(_found(candidate))
-            cut_short = candidate.proposal.cut_short or problem.out_of_time
-            if problem.out_of_time:
-                break
+            cut_short = candidate.proposal.cut_short or session.stop.now
     except InfeasibleBudget:
         pass
     except TimeLimit:
@@ -86,34 +87,46 @@ def _answer(session: Session, problem: Problem, strategy: Strategy) -> _Answer:
 
 
 class _Parcel(NamedTuple):
-    """A sweep's question as it is sent to another process; the graph as bytes, which travel faster than objects."""
+    """A sweep's question as it is sent to another process.
 
-    token: str
+    Args:
+        folder: of the parent, gone when the sweep is over; a file `stop` in it says that Ctrl-C came.
+        graph_json: the graph as bytes, which travel faster than objects.
+        allocate: a callable of the user's, or None for the one registered by the request's name.
+    """
+
+    folder: str
     graph_json: bytes
-    allocator: str | Allocator | None
-    memory: MemoryModel
-    order: Order
-    seed: int
+    request: Request
+    allocate: Allocator | None
     deadline: float | None
-    save: tuple[str, ...]
-    recompute: tuple[str, ...]
 
 
-_unpacked: dict[str, tuple[Session, Problem]] = {}
+_unpacked: dict[str, Session] = {}
 
 
-def _answer_elsewhere(parcel: _Parcel, strategy: Strategy, task: _Task, starts: tuple[Schedule, ...]) -> _Answer:
+def _answer_elsewhere(parcel: _Parcel, task: _Task, search: Strategy, starts: tuple[Schedule, ...]) -> _Answer:
     """`_answer` in another process, which unpacks a graph once for all its tasks."""
-    if parcel.token not in _unpacked:
+    if parcel.folder not in _unpacked:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C, and says so
         mxnet.register()
         _unpacked.clear()
+        stop = Stop(parcel.deadline)
+        threading.Thread(target=_heed, args=(parcel.folder, stop), daemon=True).start()
         graph = Graph.from_json(parcel.graph_json)
-        policy = policy_of(graph, parcel.memory, parcel.save, parcel.recompute)
-        session = Session(graph, parcel.allocator, parcel.memory, policy=policy)
-        problem = session.problem(order=parcel.order, seed=parcel.seed, effort=1.0, deadline=parcel.deadline)
-        _unpacked[parcel.token] = session, problem
-    session, problem = _unpacked[parcel.token]
-    return _answer(session, task.asked(problem, starts), strategy)
+        _unpacked[parcel.folder] = Session(graph, parcel.request, allocate=parcel.allocate, stop=stop)
+    return _answer(_unpacked[parcel.folder], task, search, starts)
+
+
+def _heed(folder: str, stop: Stop) -> None:
+    """End this process with its parent, and its searches when the parent says so; until the sweep is over."""
+    parent = os.getppid()
+    while os.path.isdir(folder):
+        if os.getppid() != parent:
+            os._exit(1)
+        if os.path.exists(os.path.join(folder, "stop")):
+            stop.interrupt()
+        time.sleep(0.1)
 
 
 def _halvings(budgets: Sequence[int]) -> Iterator[list[int]]:
@@ -146,88 +159,80 @@ class Sweep:
     def __init__(
         self,
         session: Session,
-        problem: Problem,
         searches: dict[str, Strategy],
         *,
         allocator: str | Allocator | None,
         jobs: int,
         progress: SweepProgress | None,
     ) -> None:
-        self.session, self.problem, self.searches, self.jobs = session, problem, searches, jobs
+        self.session, self.searches, self.jobs = session, searches, jobs
         # by value where it is registered here: other processes know only what comes with the package
-        self.allocator = session.allocator if isinstance(allocator, str) else allocator
+        self.allocate = session.allocate if isinstance(allocator, str) else allocator
         self.progress = progress or (lambda done, total, what: None)
         self.base = _found(session.base)
         self.answers: dict[_Task, _Answer] = {}
         self.bounds: dict[int, float] = {}
         self.chosen: dict[tuple[str, int], _Found] = {}
         self.total = 0
-        self.stopped = False
-        self._parcel: _Parcel | None = None
 
-    def points(self, wanted: int | tuple[Budget, ...]) -> tuple[Point, ...]:
+    def curve(self, wanted: int | tuple[BudgetText, ...]) -> Curve:
+        """The curve over a number of budgets, or over these.
+
+        Raises:
+            TimeLimit: Ctrl-C came before any plan was found.
+        """
+        session = self.session
+        with tempfile.TemporaryDirectory(prefix="planner-") as self._folder:
+            session.stop.told.append(Path(self._folder, "stop").touch)
+            points = self._points(wanted)
+        if session.stop.interrupted and not any(answer.found for answer in self.answers.values()):
+            raise TimeLimit("Ctrl-C came before any plan was found")
+        found = Curve(
+            graph=session.graph.name,
+            fingerprint=session.graph.fingerprint,
+            ops=sum(not op.resident for op in session.graph.ops),
+            keep_all=session.keep_all.figures,
+            peak_lower_bound=peak_lower_bound(session.graph, session.memory).nbytes,
+            request=session.request,
+            strategies=tuple(self.searches),
+            points=points,
+        )
+        return found.with_plans(self.plan)
+
+    def _points(self, wanted: int | tuple[BudgetText, ...]) -> tuple[Point, ...]:
         """One point for each strategy and budget, by strategy, then by budget."""
         count = wanted if isinstance(wanted, int) else len(wanted)
-        efforts = tuple(effort_schedule(self.problem.effort))
+        efforts = tuple(effort_schedule(self.session.problem.effort))
         self._expect(efforts, count)
-        # a number of budgets begins at the least peak there is
-        early = efforts if isinstance(wanted, int) else efforts[:1]
+        early = efforts if isinstance(wanted, int) else efforts[:1]  # a number of budgets begins at the least peak
         for effort in early:
-            self._keep(self._ask, self._tasks(effort, None))
+            self._ask(self._tasks(effort, None))
         budgets = self._budgets(wanted)
-        needed = [budget for budget in budgets if budget - self.session.memory.reserve < self.base.arena_bytes]
+        needed = [budget for budget in budgets if budget < self.session.memory.needed_bytes(self.base.arena_bytes)]
         self._expect(efforts, len(needed))
-        self._keep(self._bind, needed)
+        self._bind(needed)
         for effort in efforts:
             if effort not in early:
-                self._keep(self._ask, self._tasks(effort, None))
+                self._ask(self._tasks(effort, None))
             for middles in _halvings(needed):
-                self._keep(self._ask, self._tasks(effort, *middles))
+                self._ask(self._tasks(effort, *middles))
         return tuple(point for name in self.searches for point in self._line(name, budgets))
 
-    def plan(self, point: Point, *, save: tuple[str, ...] = (), recompute: tuple[str, ...] = ()) -> Plan:
-        """The plan of one of these points.
+    def plan(self, point: Point) -> Plan:
+        """The plan of one of these points."""
+        budget = Budget(str(point.budget), point.budget)
+        session = self.session.asking(strategy=point.strategy, budget=budget)
+        return session.plan(self.chosen[point.strategy, point.budget].candidate)
 
-        Args:
-            save, recompute: the user's rules, for its file.
-        """
-        session, problem, name, budget = self.session, self.problem, point.strategy, point.budget
-        candidate = self.chosen[name, budget].candidate
-        report = session.report(name, candidate, budget, str(budget), effort=problem.effort, order=problem.order)
-        return Plan(
-            session.graph,
-            candidate.proposal.schedule,
-            candidate.allocation,
-            report,
-            name,
-            session.allocator_name,
-            budget,
-            session.memory,
-            problem.seed,
-            problem.effort,
-            save,
-            recompute,
-            problem.order,
-        )
-
-    def _budgets(self, wanted: int | tuple[Budget, ...]) -> list[int]:
+    def _budgets(self, wanted: int | tuple[BudgetText, ...]) -> list[int]:
         if isinstance(wanted, tuple):
-            return sorted({parse_budget(budget, self.session.keep_all.trace.peak_bytes) for budget in wanted})
+            peak_bytes = self.session.keep_all.trace.peak_bytes
+            return sorted({parse_budget(budget, peak_bytes) for budget in wanted})
         high = self.base.arena_bytes
         low = min([high, *(found.arena_bytes for answer in self.answers.values() for found in answer.found)])
         steps = max(1, wanted - 1)
-        return sorted({max(1, low + (high - low) * k // steps + self.session.memory.reserve) for k in range(wanted)})
-
-    def _keep(self, stage: Callable[[_What], None], what: _What) -> None:
-        """Run a stage; Ctrl-C ends the sweep, and what was found is kept."""
-        if self.stopped:
-            return
-        try:
-            stage(what)
-        except KeyboardInterrupt:
-            if not any(answer.found for answer in self.answers.values()):
-                raise
-            self.stopped = True
+        needed_bytes = self.session.memory.needed_bytes
+        return sorted({max(1, needed_bytes(low + (high - low) * k // steps)) for k in range(wanted)})
 
     def _expect(self, efforts: tuple[float, ...], count: int) -> None:
         """So many searches and bounds are ahead in all."""
@@ -242,16 +247,16 @@ class Sweep:
         return [_Task(name, budget, effort) for budget in budgets for name in self.searches]
 
     def _certified(self, budget: int) -> float:
-        """A cost that no plan within the budget is below; infinite where none fits. What holds with more memory holds
-        with less.
-        """
-        session, allowed = self.session, budget - self.session.memory.reserve
-        known = self._bound(budget)
+        """A cost that no plan within the budget is below; infinite where none fits. It holds for less memory too."""
+        session, known = self.session, self._bound(budget)
+        allowed = session.memory.live_bytes(budget)
         if known == math.inf or allowed < peak_lower_bound(session.graph, session.memory).nbytes:
             return math.inf
-        if self.problem.out_of_time:
+        if session.stop.now:
             return known
-        return max(known, certified_cost(session.graph, session.memory, allowed, effort=self.problem.effort).cost)
+        effort = session.problem.effort
+        proven = certified_cost(session.graph, session.memory, allowed, effort=effort, stop=session.stop)
+        return max(known, proven.cost)
 
     def _bound(self, budget: int) -> float:
         """The largest cost proven for this budget or a larger one."""
@@ -261,14 +266,15 @@ class Sweep:
         self.progress(len(self.answers) + len(self.bounds), self.total, what)
 
     def _ask(self, tasks: list[_Task]) -> None:
+        """Answer these tasks; after Ctrl-C, those that are under way alone."""
+        if self.session.stop.interrupted:
+            return
         for task in tasks:
             if self._settled(task):
                 self._enter(task, _Answer((), False))
         open_tasks = [task for task in tasks if task not in self.answers]
-        for task, answer in zip(open_tasks, self._answers(open_tasks), strict=True):
+        for task, answer in zip(open_tasks, self._answers(open_tasks), strict=False):
             self._enter(task, answer)
-            if answer.cut_short and not self.problem.out_of_time:  # the strategy kept its best plan at Ctrl-C
-                raise KeyboardInterrupt
 
     def _enter(self, task: _Task, answer: _Answer) -> None:
         self.answers[task] = answer
@@ -299,7 +305,7 @@ class Sweep:
         return tuple(found.candidate.proposal.schedule for found in (within, above) if found is not None)
 
     def _fits(self, found: _Found, budget: int) -> bool:
-        return found.arena_bytes + self.session.memory.reserve <= budget
+        return self.session.memory.needed_bytes(found.arena_bytes) <= budget
 
     def _pool(self, name: str) -> list[_Found]:
         """All plans of one strategy so far, by budget; keep-all first."""
@@ -310,37 +316,31 @@ class Sweep:
         starts = [self._starts(task.strategy, task.budget) for task in tasks]
         if self.jobs == 1 or len(tasks) < 2:
             for task, start in zip(tasks, starts, strict=True):
-                yield _answer(self.session, task.asked(self.problem, start), self.searches[task.strategy])
+                if self.session.stop.interrupted:
+                    return
+                yield _answer(self.session, task, self.searches[task.strategy], start)
             return
         from joblib import Parallel, delayed
 
-        parcel = self._parcelled()
         run = Parallel(n_jobs=self.jobs, backend="loky", return_as="generator")
-        yield from run(
-            delayed(_answer_elsewhere)(parcel, self.searches[task.strategy], task, start)
-            for task, start in zip(tasks, starts, strict=True)
-        )
-
-    def _parcelled(self) -> _Parcel:
-        if self._parcel is None:
-            problem, policy = self.problem, self.session.policy
-            self._parcel = _Parcel(
-                uuid.uuid4().hex,
-                self.session.graph.to_json(),
-                self.allocator,
-                problem.memory,
-                problem.order,
-                problem.seed,
-                problem.deadline,
-                () if policy is None else policy.save,
-                () if policy is None else policy.recompute,
+        try:
+            yield from run(
+                delayed(_answer_elsewhere)(self._parcel, task, self.searches[task.strategy], start)
+                for task, start in zip(tasks, starts, strict=True)
             )
-        return self._parcel
+        except BrokenExecutor:  # a child that was just starting did not ignore Ctrl-C yet
+            if not self.session.stop.interrupted:
+                raise
+
+    @cached_property
+    def _parcel(self) -> _Parcel:
+        session = self.session
+        return _Parcel(self._folder, session.graph.to_json(), session.request, self.allocate, session.stop.deadline)
 
     def _line(self, name: str, budgets: list[int]) -> Iterator[Point]:
         """The points of one strategy: at each budget the cheapest of all its plans that fit."""
         base, pool = self.base, self._pool(name)
-        least = min(found.arena_bytes for found in pool) + self.session.memory.reserve
+        least = self.session.memory.needed_bytes(min(found.arena_bytes for found in pool))
         for budget in budgets:
             answers = [answer for task, answer in self.answers.items() if task[:2] == (name, budget)]
             fits = [found for found in pool if self._fits(found, budget)]

@@ -174,10 +174,6 @@ class Policy:
             except (InfeasibleBudget, TimeLimit) as failure:
                 failures.append(failure)
                 cut_short = isinstance(failure, TimeLimit)
-            except KeyboardInterrupt:
-                if not found:
-                    raise
-                cut_short = True
             else:
                 cut_short = proposal.cut_short
                 rows = evaluator_of(graph, self.memory).sequence(proposal.schedule)
@@ -186,7 +182,7 @@ class Policy:
                     found += [origin[rows], origin[rows[~np.isin(rows, list(twins))]]]
                 else:
                     found.append(rows)
-            if cut_short:
+            if cut_short or problem.stop.now:
                 break
         if not found:
             raise max(failures, key=lambda failure: isinstance(failure, TimeLimit))

@@ -54,12 +54,9 @@ def retention(problem: Problem, *, starts: Sequence[Strategy] = (cuts, recursive
     if optimum is not None:
         return optimum
     search = _Search(problem)
-    try:
-        if not search.done:
-            search.start(starts)
-            search.anneal()
-    except KeyboardInterrupt:
-        search.incumbent.interrupted()
+    if not search.done:
+        search.start(starts)
+        search.anneal()
     return search.incumbent.proposal()
 
 

@@ -88,7 +88,7 @@ def _annealed(problem: Problem) -> Proposal:
     )
     if found.cut_short or cost - once <= CLOSED * once:
         return found
-    bound = certified_cost(problem.graph, problem.memory, problem.budget, plan_cost=cost).cost
+    bound = certified_cost(problem.graph, problem.memory, problem.budget, plan_cost=cost, stop=problem.stop).cost
     if cost - bound <= CLOSED * once:
         return found
     effort = problem.effort * min(1.0, (cost - bound) / (WIDE * once))

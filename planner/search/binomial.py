@@ -74,15 +74,12 @@ def binomial(problem: Problem, *, slots: int | None = None, mixed: bool | None =
     stages = None if part is None else chain_stages(incumbent.evaluator.encoded.arrays, part, apart=False)
     if stages is None:
         return incumbent.proposal()
-    try:
-        for kind in (False, True) if mixed is None else (mixed,):
-            search = _Slots(incumbent, stages, mixed=kind, most=slots)
-            if slots is None:
-                search.sweep()
-            else:
-                search.evaluate(slots)
-    except KeyboardInterrupt:
-        incumbent.interrupted()
+    for kind in (False, True) if mixed is None else (mixed,):
+        search = _Slots(incumbent, stages, mixed=kind, most=slots)
+        if slots is None:
+            search.sweep()
+        else:
+            search.evaluate(slots)
     return incumbent.proposal()
 
 

@@ -59,13 +59,10 @@ def chain(problem: Problem) -> Proposal:
     incumbent = Incumbent(problem, "chain")
     if problem.budget is not None and incumbent.best is not None:
         return incumbent.proposal()  # keep-all fits
-    try:
-        for apart in (False, True):
-            search = recurrence(problem, incumbent, apart=apart)
-            if search is not None:
-                _try(search, incumbent)
-    except KeyboardInterrupt:
-        incumbent.interrupted()
+    for apart in (False, True):
+        search = recurrence(problem, incumbent, apart=apart)
+        if search is not None:
+            _try(search, incumbent)
     return incumbent.proposal()
 
 

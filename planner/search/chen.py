@@ -61,12 +61,9 @@ def chen_budget(problem: Problem, *, sweeps: int = 128) -> Proposal:
     if part is not None and not marked and not _cuts_well(part):
         wide = incumbent.evaluator.forward_part(most_crossing=_MOST_CROSSING)
         parts += [] if wide is None else [wide]
-    try:
-        for some in parts:
-            if len(some.gap_bytes):
-                _sweep(_Segments(incumbent, some), sweeps * problem.effort)
-    except KeyboardInterrupt:
-        incumbent.interrupted()
+    for some in parts:
+        if len(some.gap_bytes):
+            _sweep(_Segments(incumbent, some), sweeps * problem.effort)
     return incumbent.proposal()
 
 

@@ -68,11 +68,8 @@ def cuts(problem: Problem) -> Proposal:
     Source: ours; `papers/decisions/0006-cut-certificate.md`.
     """
     incumbent = Incumbent(problem, "cuts")
-    try:
-        if problem.budget is None or incumbent.best is None:
-            _Cuts(incumbent).run()
-    except KeyboardInterrupt:
-        incumbent.interrupted()
+    if problem.budget is None or incumbent.best is None:
+        _Cuts(incumbent).run()
     return incumbent.proposal()
 
 
@@ -97,7 +94,11 @@ class _Cuts:
     def run(self) -> None:
         """Every set of checkpoints; then what does not fit is relieved until it does, and the best is made cheaper."""
         problem = self.incumbent.problem
-        bound = 0.0 if problem.budget is None else certified_cost(problem.graph, problem.memory, problem.budget).cost
+        bound = (
+            0.0
+            if problem.budget is None
+            else certified_cost(problem.graph, problem.memory, problem.budget, stop=problem.stop).cost
+        )
         sets = list(self._checkpoints())
         # so that fewer of them are spread over all
         spread = sorted(range(len(sets)), key=lambda k: f"{k:b}"[::-1].ljust(20, "0"))

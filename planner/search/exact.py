@@ -12,7 +12,7 @@ import msgspec
 
 from planner.analysis.arrays import Ints
 from planner.bounds.certificate import certified_cost
-from planner.bounds.peak import peak_lower_bound
+from planner.bounds.peak import no_plan, peak_lower_bound
 from planner.bounds.shortest import MOST_STATES, Answer, cheapest_schedule, least_peak_schedule
 from planner.bounds.stage_mip import MOST_ENTRIES, Solved, Stages
 from planner.bounds.states import compile_program
@@ -23,7 +23,6 @@ from planner.schedule import Schedule
 from planner.search.anneal import retention
 from planner.search.cuts import cuts
 from planner.search.incumbent import Incumbent
-from planner.units import format_bytes
 
 _SMALL: Final = 20  # ops; a state of more takes longer, so fewer are looked at
 _AT_ONCE: Final = 0.25  # of the states, before other searches are asked
@@ -47,12 +46,7 @@ def exact(problem: Problem) -> Proposal:
     `papers/jain2020`.
     """
     search = _Search(problem)
-    try:
-        search.run()
-    except KeyboardInterrupt:
-        if search.schedule is None:
-            raise
-        search.cut_short = True
+    search.run()
     return search.proposal()
 
 
@@ -136,7 +130,8 @@ class _Search:
         if not self.done and not self.stop():
             self.ask_others()
         if not self.done and not self.stop():
-            self.bound(certified_cost(self.problem.graph, self.problem.memory, budget).cost)
+            problem = self.problem
+            self.bound(certified_cost(problem.graph, problem.memory, budget, stop=problem.stop).cost)
         if not self.done and not self.stop():
             self.every_schedule(budget, self.states)
         if self.pinned and not self.done and not self.stop():
@@ -182,7 +177,7 @@ class _Search:
                 proposal = strategy(self.problem)
             except InfeasibleBudget as failure:
                 if failure.minimum is not None:
-                    self.least = min(failure.minimum - self.problem.memory.reserve, self.least or 2**63)
+                    self.least = min(failure.minimum, self.least or 2**63)
             except TimeLimit:
                 self.cut_short = True
             else:
@@ -199,7 +194,7 @@ class _Search:
             return
         start = None if self.schedule is None else self.evaluator.sequence(self.schedule)
         solved: Solved = program.solve(
-            start, effort=self.problem.effort, seed=self.problem.seed, deadline=self.problem.deadline
+            start, effort=self.problem.effort, seed=self.problem.seed, stop=self.problem.stop
         )
         if solved.sequence is not None:
             self.keep(self.evaluator.schedule(solved.sequence))
@@ -228,8 +223,8 @@ class _Search:
     # ---- the ledger
 
     def stop(self) -> bool:
-        """True, and noted, once the deadline has passed."""
-        self.cut_short = self.cut_short or self.problem.out_of_time
+        """True, and noted, once the search should end."""
+        self.cut_short = self.cut_short or self.problem.stop.now
         return self.cut_short
 
     def keep(self, schedule: Schedule) -> None:
@@ -275,30 +270,9 @@ class _Search:
 
     def infeasible(self) -> InfeasibleBudget:
         """The error for a budget that nothing fits; where that is proven, with the least peak there is."""
-        problem, reserve = self.problem, self.problem.memory.reserve
-        least = _Search(msgspec.structs.replace(problem, budget=None))
+        least = _Search(msgspec.structs.replace(self.problem, budget=None))
         least.run()
-        minimum = least.peak_bytes + reserve
-        budget = (problem.budget or 0) + reserve
-        floor = peak_lower_bound(problem.graph, problem.memory)
-        bound = least.peak_bound + reserve
-        why = (
-            "every schedule was looked at"
-            if budget < bound
-            else f"no plan at all goes below {format_bytes(bound)} ({bound} bytes)"
-        )
-        alone = bound == floor.nbytes + reserve
-        return InfeasibleBudget(
-            f"no plan of 'exact' fits {format_bytes(budget)} ({budget} bytes): {why}.\n"
-            f"Least that works: {format_bytes(minimum)} ({minimum} bytes, 'exact'). Raise the budget to that, or"
-            " make the batch smaller.",
-            budget=budget,
-            minimum=minimum,
-            peak_lower_bound=bound,
-            proven=budget < bound,
-            binding_op=floor.op if alone else None,
-            live=floor.live if alone else (),
-        )
+        return no_plan(self.problem, "exact", minimum=least.peak_bytes, proven_bytes=least.peak_bound)
 
 
 def _one_order(graph: Graph) -> bool:

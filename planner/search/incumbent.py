@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from planner.analysis.arrays import Ints
 from planner.analysis.evaluator import Evaluator, evaluator_of
-from planner.bounds.peak import infeasible
+from planner.bounds.peak import no_plan
 from planner.errors import TimeLimit
 from planner.problem import Problem, Proposal
 
@@ -62,15 +62,9 @@ class Incumbent:
         return candidate if self.problem.budget is None else candidate[::-1]
 
     def stop(self) -> bool:
-        """True, and noted, once the deadline has passed."""
-        self.cut_short = self.cut_short or self.problem.out_of_time
+        """True, and noted, once the search should end."""
+        self.cut_short = self.cut_short or self.problem.stop.now
         return self.cut_short
-
-    def interrupted(self) -> None:
-        """Ctrl-C keeps the best plan so far; call it where KeyboardInterrupt was caught."""
-        if self.best is None:
-            raise KeyboardInterrupt
-        self.cut_short = True
 
     def proposal(self) -> Proposal:
         """The best plan found.
@@ -85,7 +79,4 @@ class Incumbent:
             raise TimeLimit(
                 f"{self.name!r} found no plan within the budget before the time limit; raise the limit or the budget"
             )
-        memory = self.problem.memory
-        budget = (self.problem.budget or 0) + memory.reserve
-        least = None if self._least is None else self._least.peak_bytes + memory.reserve
-        raise infeasible(self.problem.graph, memory, budget=budget, minimum=least, found_by=self.name)
+        raise no_plan(self.problem, self.name, minimum=None if self._least is None else self._least.peak_bytes)

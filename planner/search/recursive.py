@@ -57,12 +57,9 @@ def recursive(problem: Problem, *, k: int | None = None, reuse: bool = False) ->
     if part is None or not len(part.position):
         return incumbent.proposal()
     search = _Recursion(incumbent, part)
-    try:
-        for rerun in (reuse,) if k is not None else (True, False):
-            for pieces in (k,) if k is not None else _branchings(len(part.position)):
-                search.try_branching(pieces, reuse=rerun, whole=k is not None)
-    except KeyboardInterrupt:
-        incumbent.interrupted()
+    for rerun in (reuse,) if k is not None else (True, False):
+        for pieces in (k,) if k is not None else _branchings(len(part.position)):
+            search.try_branching(pieces, reuse=rerun, whole=k is not None)
     return incumbent.proposal()
 
 

@@ -1,0 +1,97 @@
+"""The error that says no plan fits, why, and what would: written once, in words for people and with the reserve."""
+
+from __future__ import annotations
+
+from planner.bounds.peak import PeakBound, parts_of, peak_lower_bound
+from planner.errors import InfeasibleBudget
+from planner.graph import Graph
+from planner.memory import MemoryModel
+from planner.remedies import Shortfall
+from planner.units import format_bytes
+
+
+def infeasible(
+    graph: Graph,
+    memory: MemoryModel,
+    *,
+    budget: int,
+    minimum: int,
+    found_by: str,
+    live_fit: int | None = None,
+    shortfall: Shortfall | None = None,
+    impossible: bool = False,
+    within: str = "",
+) -> InfeasibleBudget:
+    """The error for a budget that no plan found fits.
+
+    Args:
+        budget: bytes asked for, reserve included.
+        minimum: least arena + reserve reached, in bytes.
+        found_by: the strategy that reached it.
+        live_fit: peak of a plan whose live bytes fit while its arena does not, or None.
+        shortfall: what recomputation cannot mend, and what would.
+        impossible: it is proven that no plan fits, be the budget above the bound or not.
+        within: the user's policy, for people; empty without one.
+    """
+    bound = peak_lower_bound(graph, memory)
+    floor = memory.needed_bytes(bound.nbytes)
+    proven = impossible or budget < floor
+    scope = "" if memory.scope == "total" else f" in scope {memory.scope!r}"
+    what = "the outputs at the end need" if bound.op is None else f"op {bound.op!r} alone needs"
+    needs = f"{what} {format_bytes(floor)} ({_breakdown(graph, memory, bound)})"
+    asked = f"{_exactly(budget)}{scope}"
+    if shortfall is not None and shortfall.phase is not None:
+        why = _alone(shortfall, memory, needs, same=shortfall.op == bound.op)
+        if proven:
+            message = f"no plan fits {asked}: recomputation cannot help, for {why}."
+        else:  # making gradients of parameters a second time, or updating early, might
+            message = f"no plan of {found_by!r} fits {asked}: recomputing activations cannot help, for {why}."
+    elif budget < floor:
+        message = f"no plan fits {asked}: {needs}."
+    elif impossible:
+        message = f"no plan fits {asked}: that is proven for any recomputation and any order, though {needs}."
+    else:
+        message = f"no plan of {found_by!r} fits {asked}; no plan at all goes below {_exactly(floor)}: {needs}."
+    if live_fit is not None:
+        message += f" Live bytes alone would fit ({live_fit} bytes): packing the buffers into one arena needs more."
+    if shortfall is not None:
+        message += "".join(f" {remedy.sentence}" for remedy in shortfall.remedies if remedy.fits)
+    if within:
+        message += f" Within the policy, that is: {within}."
+    smaller = ", or make the batch smaller" if shortfall is None or shortfall.batch_helps else ""
+    message += f"\nLeast that works: {_exactly(minimum)[:-1]}, {found_by!r}). Raise the budget to that{smaller}."
+    return InfeasibleBudget(
+        message,
+        budget=budget,
+        minimum=minimum,
+        peak_lower_bound=floor,
+        proven=proven,
+        binding_op=bound.op,
+        live=bound.live,
+        phase=None if shortfall is None else shortfall.phase,
+        remedies=() if shortfall is None else shortfall.remedies,
+    )
+
+
+def _alone(shortfall: Shortfall, memory: MemoryModel, needs: str, *, same: bool) -> str:
+    """The optimizer step or the loss tail, and what it needs."""
+    what = {"update": "the optimizer step", "loss": "the loss tail"}[shortfall.phase or ""]
+    if same and not shortfall.parts:
+        return f"{what} is too large: {needs}"
+    nbytes = memory.needed_bytes(shortfall.nbytes)
+    parts = _listed([*shortfall.parts, ("reserve", nbytes - shortfall.nbytes)])
+    return f"{what} (op {shortfall.op!r}) alone needs {_exactly(nbytes)[:-1]}{f': {parts}' if parts else ''})"
+
+
+def _breakdown(graph: Graph, memory: MemoryModel, bound: PeakBound) -> str:
+    """Where the bytes of a bound are."""
+    reserve = memory.needed_bytes(bound.nbytes) - bound.nbytes
+    return _listed([*parts_of(graph, memory, bound).items(), ("reserve", reserve)])
+
+
+def _listed(parts: list[tuple[str, int]]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {format_bytes(nbytes)}" for name, nbytes in parts if nbytes)
+
+
+def _exactly(nbytes: int) -> str:
+    return f"{format_bytes(nbytes)} ({nbytes} bytes)"
