@@ -12,9 +12,9 @@ import msgspec
 from planner.errors import PlanFileError, PlannerError, UnitError, VerificationError
 from planner.files import read_versioned, write_whole
 from planner.graph import Graph, Op
-from planner.memory import Allocation, MemoryModel
+from planner.memory import Allocation
 from planner.names import STRATEGIES
-from planner.problem import LEAST_PEAK, Allocator, Order, Problem, Request, nested, out_of_order
+from planner.problem import LEAST_PEAK, Allocator, Asked, Problem, Request, nested, out_of_order
 from planner.report import PROOFS, Report, proven, replayed
 from planner.schedule import Schedule, keep_all
 from planner.simulator import Trace, simulate
@@ -39,7 +39,7 @@ class _PlanFile(msgspec.Struct, frozen=True):
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class Plan(Asked):
     """What `optimize` returns.
 
     Args:
@@ -56,51 +56,6 @@ class Plan:
     def request(self) -> Request:
         """What was asked."""
         return self.report.request
-
-    @property
-    def strategy(self) -> str:
-        """The strategy's name."""
-        return self.request.strategy
-
-    @property
-    def allocator(self) -> str | None:
-        """The allocator's name, or None: live bytes only."""
-        return self.request.allocator
-
-    @property
-    def budget(self) -> int | None:
-        """Bytes, reserve included; None: the least peak was asked for."""
-        return self.request.budget_bytes
-
-    @property
-    def memory(self) -> MemoryModel:
-        """Scope, alignment and reserve."""
-        return self.request.memory
-
-    @property
-    def order(self) -> Order:
-        """Whether first runs may leave the order of the program."""
-        return self.request.order
-
-    @property
-    def seed(self) -> int:
-        """For strategies that draw."""
-        return self.request.seed
-
-    @property
-    def effort(self) -> float:
-        """Search work, relative to the default."""
-        return self.request.effort
-
-    @property
-    def save_rules(self) -> tuple[str, ...]:
-        """The policy's patterns of ops that run once."""
-        return self.request.save
-
-    @property
-    def recompute_rules(self) -> tuple[str, ...]:
-        """The policy's patterns of ops that are computed again."""
-        return self.request.recompute
 
     def __str__(self) -> str:
         return str(self.report)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from numbers import Real
 from types import FrameType
-from typing import Any, Final, Literal, Optional, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, Literal, Optional, Protocol, final
 
 import msgspec
 
@@ -174,6 +174,68 @@ class Request(msgspec.Struct, frozen=True):
     def budget_text(self) -> str:
         """The budget as it was written."""
         return LEAST_PEAK if self.budget is None else self.budget.text
+
+
+class Asked:
+    """The parts of `request`, by the names they have on plans, reports and curves."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def request(self) -> Request:
+            """What was asked."""
+
+    @property
+    def strategy(self) -> str:
+        """The strategy's name."""
+        return self.request.strategy
+
+    @property
+    def allocator(self) -> str | None:
+        """The allocator's name, or None: live bytes only."""
+        return self.request.allocator
+
+    @property
+    def budget(self) -> int | None:
+        """Bytes, reserve included; None: the least peak was asked for."""
+        return self.request.budget_bytes
+
+    @property
+    def budget_text(self) -> str:
+        """The budget as it was written."""
+        return self.request.budget_text
+
+    @property
+    def memory(self) -> MemoryModel:
+        """Scope, alignment and reserve."""
+        return self.request.memory
+
+    @property
+    def order(self) -> Order:
+        """ "pinned": ops first run in the program's order."""
+        return self.request.order
+
+    @property
+    def seed(self) -> int:
+        """For strategies that draw."""
+        return self.request.seed
+
+    @property
+    def effort(self) -> float:
+        """Search work, relative to the default."""
+        return self.request.effort
+
+    @property
+    def save_rules(self) -> tuple[str, ...]:
+        """The policy's patterns of ops that run once."""
+        return self.request.save
+
+    @property
+    def recompute_rules(self) -> tuple[str, ...]:
+        """The policy's patterns of ops that are computed again."""
+        return self.request.recompute
 
 
 #: The request's fields by the names they have in files of before and in `--json`.

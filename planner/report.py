@@ -8,9 +8,8 @@ from typing import Any, Final, Literal, Optional
 import msgspec
 
 from planner.graph import Graph
-from planner.memory import MemoryModel
 from planner.names import STRATEGIES
-from planner.problem import LEAST_PEAK, Order, Request, flat
+from planner.problem import LEAST_PEAK, Asked, Request, flat
 from planner.schedule import Compute, Schedule
 from planner.simulator import Trace
 from planner.text import aligned, printable
@@ -84,7 +83,7 @@ class PatternReport(msgspec.Struct, frozen=True):
         return f"Pattern {self.kind} {self.pattern!r}: {what}{unkept}"
 
 
-class Report(msgspec.Struct, frozen=True):
+class Report(Asked, msgspec.Struct, frozen=True):
     """A plan in numbers; printing it gives the table people read. All bytes are exact ints.
 
     Args:
@@ -128,36 +127,6 @@ class Report(msgspec.Struct, frozen=True):
     peak_phase: Optional[str] = None
     arena_lower_bound: int = 0
     rules: tuple[PatternReport, ...] = ()
-
-    @property
-    def strategy(self) -> str:
-        """Its name."""
-        return self.request.strategy
-
-    @property
-    def allocator(self) -> Optional[str]:
-        """Its name, or None: live bytes only."""
-        return self.request.allocator
-
-    @property
-    def budget(self) -> Optional[int]:
-        """Bytes, reserve included; None: the least peak was asked for."""
-        return self.request.budget_bytes
-
-    @property
-    def budget_text(self) -> str:
-        """The budget as it was written."""
-        return self.request.budget_text
-
-    @property
-    def memory(self) -> MemoryModel:
-        """Scope, alignment and reserve."""
-        return self.request.memory
-
-    @property
-    def order(self) -> Order:
-        """ "pinned": the ops of a plan first run in the program's order."""
-        return self.request.order
 
     def as_object(self) -> dict[str, Any]:
         """The report as `--json` prints it: what was asked lies beside what was found."""

@@ -19,8 +19,7 @@ import msgspec
 
 from planner.errors import InfeasibleBudget, OutputError, PlanFileError, PlannerError, TimeLimit
 from planner.files import read_versioned, write_whole
-from planner.memory import MemoryModel
-from planner.problem import Order, Request, flat, nested
+from planner.problem import Asked, Request, flat, nested
 from planner.report import Figures
 from planner.text import aligned, printable
 from planner.units import format_bytes
@@ -83,7 +82,7 @@ class Point(msgspec.Struct, frozen=True):
             raise ValueError("a point that fits has no cost lower bound")
 
 
-class Curve(msgspec.Struct, frozen=True, dict=True):
+class Curve(Asked, msgspec.Struct, frozen=True, dict=True):
     """What `curve` returns.
 
     Within one strategy a larger budget never costs more, nor is more proven of it; arena + reserve never exceeds the
@@ -106,41 +105,6 @@ class Curve(msgspec.Struct, frozen=True, dict=True):
     request: Request
     strategies: tuple[str, ...]
     points: tuple[Point, ...]
-
-    @property
-    def memory(self) -> MemoryModel:
-        """Scope, alignment and reserve."""
-        return self.request.memory
-
-    @property
-    def allocator(self) -> Optional[str]:
-        """The allocator's name, or None: live bytes only."""
-        return self.request.allocator
-
-    @property
-    def order(self) -> Order:
-        """Whether first runs may leave the order of the program."""
-        return self.request.order
-
-    @property
-    def effort(self) -> float:
-        """Search work, relative to the default."""
-        return self.request.effort
-
-    @property
-    def seed(self) -> int:
-        """For strategies that draw."""
-        return self.request.seed
-
-    @property
-    def save_rules(self) -> tuple[str, ...]:
-        """The policy's patterns of ops that run once."""
-        return self.request.save
-
-    @property
-    def recompute_rules(self) -> tuple[str, ...]:
-        """The policy's patterns of ops that are computed again."""
-        return self.request.recompute
 
     @property
     def front(self) -> tuple[Point, ...]:
