@@ -63,17 +63,15 @@ class Plan(Asked):
     def verify(self) -> Trace:
         """Replay the plan by the judge, and hold it to every number it claims.
 
-        Computed again: all figures of the plan and of keep-all, what is live at the peak, the budget from its text,
-            both lower
-        bounds, and that on the arena. A registered allocator packs keep-all again; of any other, and of options that a
-        callable
-        carried, a file says nothing: there keep-all's arena must only be possible. Of built-in strategies the bounds
-            must be no
-        higher than those of `planner.bounds.proofs` (lower ones hold too: an older planner proves less); what "exact"
-        says beyond them, bound or optimum, is proven again. A strategy that is not built in may claim a higher bound,
-        up to its plan; the report repeats it as a claim, and `optimal` may not rest on it. The user's rules are applied
-        to the graph again: the steps must obey them, and the report say the same of them. That the search was cut
-            short, and the bytes of the budget "auto", are echoes.
+        The judge replays the baseline too, and a registered allocator packs it again; an allocator that is not
+        registered, or whose options a callable carried, cannot: there the baseline's arena is only checked to lie
+        between its peak and the sum of all buffers. The policy is applied to the graph again: the instructions must
+        obey it, and the report must say the same of it.
+
+        The bounds of built-in strategies may be no higher than those of `planner.bounds`, which are computed again; an
+        older planner proves less, so lower ones hold. What "exact" says beyond them is proven again by its own search.
+        A strategy of the user's may claim a higher bound, up to its plan; `optimal` may not rest on that claim. Taken
+        on trust are that a search was cut short, and the bytes of the budget "auto".
 
         Raises:
             ScheduleError: an illegal step.
@@ -91,20 +89,16 @@ class Plan(Asked):
             ("ops", report.ops, sum(not op.resident for op in self.graph.ops)),
             ("peak", report.plan.peak_bytes, trace.peak_bytes),
             ("arena", report.plan.arena_bytes, arena_bytes),
-            (
-                "arena lower bound",
-                report.arena_lower_bound,
-                0 if self.allocation is None else self.allocation.bound_bytes,
-            ),
+            ("arena lower bound", report.arena_lower_bound, self._arena_bound),
             ("cost", report.plan.cost, trace.cost),
-            ("keep-all peak", report.keep_all.peak_bytes, kept.peak_bytes),
-            ("keep-all cost", report.keep_all.cost, kept.cost),
+            ("baseline peak", report.keep_all.peak_bytes, kept.peak_bytes),
+            ("baseline cost", report.keep_all.cost, kept.cost),
             *((name, getattr(report, name), found) for name, found in again.items()),
         ):
             if claimed != found:
                 raise VerificationError(f"the report says {what} {claimed}, the replay finds {found}")
         self._verify_options(kept)
-        least_cost = self._verify_rules(kept)
+        least_cost = self._verify_policy(kept)
         self._verify_packing(baseline, kept)
         needed_bytes, asked = self.memory.needed_bytes(arena_bytes), self.request
         if self.budget is not None and needed_bytes > self.budget:
@@ -112,6 +106,11 @@ class Plan(Asked):
         bounds = lower_bounds(self.graph, self.memory, asked.live_budget, plan_cost=trace.cost, effort=asked.effort)
         self._verify_bounds(trace, kept, bounds.peak_bytes, max(least_cost, bounds.cost))
         return trace
+
+    @property
+    def _arena_bound(self) -> int:
+        """What the allocator says that no arena of its buffers is below; 0 where it says nothing."""
+        return 0 if self.allocation is None else self.allocation.bound_bytes
 
     def _verify_options(self, kept: Trace) -> None:
         """The budget as it was written, and a pinned order."""
@@ -126,26 +125,26 @@ class Plan(Asked):
                 f"op {pair[1]!r} first runs before {pair[0]!r}, but the plan says that the order is pinned"
             )
 
-    def _verify_rules(self, kept: Trace) -> float:
-        """That the steps obey the user's rules; what a plan that obeys costs at least."""
+    def _verify_policy(self, kept: Trace) -> float:
+        """That the instructions obey the user's policy; what a plan that obeys costs at least."""
         from planner.policy import policy_of
 
         try:
-            rules = policy_of(self.graph, self.memory, self.save_rules, self.recompute_rules)
+            policy = policy_of(self.graph, self.memory, self.save_rules, self.recompute_rules)
         except PlannerError as error:
-            raise VerificationError(f"the plan's rules cannot be: {error}") from None
-        found = () if rules is None else rules.rulings
+            raise VerificationError(f"the plan's policy cannot be: {error}") from None
+        found = () if policy is None else policy.rulings
         if self.report.rules != found:
             differ = [pair for pair in zip_longest(self.report.rules, found) if pair[0] != pair[1]]
-            claimed, instead = (repr(str(ruling)) if ruling else "no such rule" for ruling in differ[0])
-            raise VerificationError(f"the report says {claimed}, the rules give {instead}")
-        if rules is None:
+            claimed, instead = (repr(str(outcome)) if outcome else "no such pattern" for outcome in differ[0])
+            raise VerificationError(f"the report says {claimed}, the policy gives {instead}")
+        if policy is None:
             return kept.cost
-        rules.check(self.schedule)
-        return rules.cost_lower_bound
+        policy.check(self.schedule)
+        return policy.cost_lower_bound
 
-    def _verify_packing(self, keep_all: Schedule, kept: Trace) -> None:
-        """That what was packed was packed by the allocator named, and keep-all as well."""
+    def _verify_packing(self, baseline: Schedule, kept: Trace) -> None:
+        """That the allocator named packed the plan, and the baseline too."""
         from planner import mxnet
         from planner.packing import allocator_names, find_allocator
         from planner.packing.allocators import proves
@@ -159,32 +158,31 @@ class Plan(Asked):
             least = most = kept.peak_bytes
         elif self.allocator in allocator_names():
             packer = find_allocator(self.allocator)[1]
-            packed = packer(self.graph, keep_all, memory=self.memory)
-            least = simulate(self.graph, keep_all, memory=self.memory, allocation=packed).arena_bytes or 0
-            most = least
+            packed = packer(self.graph, baseline, memory=self.memory)
+            least = most = simulate(self.graph, baseline, memory=self.memory, allocation=packed).arena_bytes or 0
             if claimed != least and _has_options(packer, self.allocator):
                 least, most = kept.peak_bytes, self._stacked_bytes()
-            # A registered portfolio may name the rule that won, and another may win here than with keep-all.
-            rules = {packed.allocator}
-            if self.allocation.allocator not in rules:
-                rules.add(packer(self.graph, self.schedule, memory=self.memory).allocator)
-            if self.allocation.allocator not in rules:
+            # A registered portfolio may name the member that won, and another may win here than with the baseline.
+            names = {packed.allocator}
+            if self.allocation.allocator not in names:
+                names.add(packer(self.graph, self.schedule, memory=self.memory).allocator)
+            if self.allocation.allocator not in names:
                 raise VerificationError(
                     f"the offsets say that {self.allocation.allocator!r} placed them, the plan {self.allocator!r}"
                 )
         else:
             least, most = kept.peak_bytes, None
-        bound = 0 if self.allocation is None else self.allocation.bound_bytes
+        bound = self._arena_bound
         if bound and not proves(self.graph, self.schedule, self.memory, bound):
             raise VerificationError(
                 f"the offsets say that no arena of theirs is below {bound} bytes; that cannot be proven again"
             )
         if claimed < least or (most is not None and claimed > most):
             found = f"{least}" if least == most else f"at least {least}" if most is None else f"from {least} to {most}"
-            raise VerificationError(f"the report says keep-all arena {claimed}, the replay finds {found}")
+            raise VerificationError(f"the report says baseline arena {claimed}, the replay finds {found}")
 
     def _stacked_bytes(self) -> int:
-        """Keep-all's arena where no two buffers share a byte."""
+        """The baseline's arena where no two buffers share a byte."""
         ops = [op for op in self.graph.ops if not op.resident or self.memory.scope == "total"]
         round_up = self.memory.round_up
         return sum(round_up(op.workspace) + sum(round_up(tensor.nbytes) for tensor in op.outputs) for op in ops)
@@ -197,26 +195,23 @@ class Plan(Asked):
         if not 0 <= report.cost_lower_bound <= trace.cost:
             raise VerificationError(f"{cost_claim}; this plan costs {trace.cost}")
         if not 0 <= report.peak_lower_bound <= min(trace.peak_bytes, kept.peak_bytes):
-            raise VerificationError(f"{peak_claim}; this plan takes {trace.peak_bytes}, and keep-all {kept.peak_bytes}")
-        about_cost = self.budget is not None
-        again = self.strategy == "exact"  # only what it was asked for can be more than the rest of us prove
-        ours = self.strategy in STRATEGIES
-        if (
-            ours
-            and report.cost_lower_bound > least_cost
-            and not (about_cost and again and self._proven_exactly(report.cost_lower_bound))
+            raise VerificationError(
+                f"{peak_claim}; this plan takes {trace.peak_bytes}, and the baseline {kept.peak_bytes}"
+            )
+        about_cost, asked_of = self.budget is not None, f"of plans of {self.strategy!r} no more than"
+        exact = self.strategy == "exact"  # alone proves more than `lower_bounds`, and only of what it was asked for
+        for claim, stated, proven_again, asked in (
+            (cost_claim, report.cost_lower_bound, least_cost, about_cost),
+            (peak_claim, report.peak_lower_bound, least_peak, not about_cost),
         ):
-            raise VerificationError(f"{cost_claim}; of plans of {self.strategy!r} no more than {least_cost} is proven")
-        if (
-            ours
-            and report.peak_lower_bound > least_peak
-            and (about_cost or not again or not self._proven_exactly(report.peak_lower_bound))
-        ):
-            raise VerificationError(f"{peak_claim}; of plans of {self.strategy!r} no more than {least_peak} is proven")
+            if self.strategy not in STRATEGIES or stated <= proven_again:
+                continue
+            if not (asked and exact and self._proven_exactly(stated)):
+                raise VerificationError(f"{claim}; {asked_of} {proven_again} is proven")
         if report.optimal is None or proven(report, cost_lower_bound=least_cost, peak_lower_bound=least_peak):
             return
         found = trace.cost if about_cost else trace.peak_bytes
-        if not again or report.optimal not in PROOFS or not self._optimal_as_asked() or not self._proven_exactly(found):
+        if not exact or report.optimal not in PROOFS or not self._optimal_as_asked() or not self._proven_exactly(found):
             raise VerificationError(
                 f"the report says {report.optimal!r} is proven; what can be proven again is cost {least_cost} and"
                 f" peak {least_peak}"
@@ -236,8 +231,7 @@ class Plan(Asked):
         return no_plan_is_below(problem, self.schedule, bound=bound)
 
     def execute(self, *, scale: int | None = None) -> Execution:
-        """Run the plan on real bytes in one arena; every byte must be that of a plain run. See
-        `planner.executors.arena_machine.execute`.
+        """Run the plan on real bytes in one arena; every byte must be that of a plain run.
 
         Args:
             scale: divide all sizes by it; None: the least power of two that keeps the arena below 256 MiB.
