@@ -57,14 +57,14 @@ def optimize(
 ) -> Plan:
     """The cheapest plan found that fits the budget; without a budget, the one of least peak.
 
-    Whatever a strategy proposes is packed and replayed by the judge before it is returned. Where the arena misses the
-    budget that the peak meets, the search is asked again for the difference; where packing wastes more than a
-    thousandth of the plan of least peak, plans of a smaller arena are asked for.
+    The judge replays every plan, packed, before it is returned. Where the arena misses a budget that the peak meets,
+    the strategy is asked again for less; where packing wastes more than a thousandth of the plan of least peak, the
+    strategy is asked for plans that pack tighter.
 
     Args:
         graph: a networkx DiGraph in the schema, a `Graph`, or the path of an ONNX or JSON file.
-        budget: `"7GB"`, `"7GiB"`, bytes, a fraction of the keep-all peak in the same scope (`0.4`, `"40%"`), or
-            `"auto"`: what the device has free.
+        budget: `"7GB"`, `"7GiB"`, bytes, a fraction (`0.4`, `"40%"`) of the peak without recomputation in the same
+            scope, or `"auto"`: what the device has free.
         strategy: a registered name, or a callable Problem -> Proposal.
         allocator: a registered name, or a callable; None plans live bytes, without offsets.
         memory: what the budget covers.
@@ -73,9 +73,9 @@ def optimize(
             `"module:layer1"` for a module and all inside it.
         recompute: the same patterns over forward ops of which nothing is kept for the backward pass, which computes
             again what it needs of them; or a preset: `"none"` (nothing else is computed again), `"selective"` (cheap
-            ops), `"full"` (everything between about sqrt(n) boundaries) or `"auto"` (no rule). The search is as free as
-            ever with all other ops. Where rules meet, `save` wins, and a pattern wins over a preset. The report says
-            what came of each; see `planner.policy`.
+            ops), `"full"` (everything between about sqrt(n) boundaries) or `"auto"` (the search decides). Where
+            patterns meet, `save` wins, and a pattern wins over a preset. The report says what became of each; see
+            `planner.policy`.
         effort: search work relative to the default; counted in moves, so the result is the same on any machine.
         time_limit: seconds; the best plan so far is returned, and says that it was cut short.
         progress: called at each plan judged, with a `Status`; it has no say in the result, and what it raises ends
@@ -84,7 +84,9 @@ def optimize(
         InfeasibleBudget: no plan fits; carries the least that works, and what no plan can go below.
         TimeLimit: the limit passed before a plan was found.
         GraphError, UnitError, UnknownStrategy, UnknownAllocator: the arguments.
-        PlannerError: a rule that names no op, or none that can obey it.
+        PlannerError: a pattern that names no op, or none that can obey it; a strategy, allocator or `progress` that
+            is not callable, or of which the answer is of another type.
+        KeyboardInterrupt: Ctrl-C came before there was a plan; after that, it ends the search with the best so far.
 
     >>> import networkx as nx
     >>> g = nx.DiGraph()
@@ -132,8 +134,9 @@ def curve(
 
     Args:
         graph, allocator, memory, order, save, recompute, effort, seed: as for `optimize`.
-        budgets: an int: that many, evenly from the least arena any of the strategies reaches to that of keep-all. A
-            list: each in any form that `optimize` takes (`[7_000_000_000]`, `["4GB", "40%"]`); equals are asked once.
+        budgets: an int: that many, evenly from the least arena any of the strategies reaches to the one without
+            recomputation. A list: each in any form that `optimize` takes (`[7_000_000_000]`, `["4GB", "40%"]`); equals
+                are asked once.
         strategies: registered names, or callables.
         time_limit: seconds for the whole curve; what it stops is marked so.
         jobs: processes; -1 takes every core. The curve is the same with any number.

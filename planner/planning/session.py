@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from planner.bounds.proofs import LowerBounds, lower_bounds
-from planner.errors import InfeasibleBudget, PlannerError, ScheduleError, TimeLimit
+from planner.errors import InfeasibleBudget, PlannerError, ScheduleError, TimeLimit, VerificationError
 from planner.graph import Graph
 from planner.memory import Allocation
 from planner.names import ALLOCATORS, STRATEGIES
@@ -339,7 +339,7 @@ class Session:
                 raise
             raise PlannerError(f"allocator {name!r} failed: {type(error).__name__}: {error}") from error
         if not isinstance(allocation, Allocation):
-            raise PlannerError(f"allocator {name!r} returned {shown(allocation)}, no Allocation")
+            raise VerificationError(f"allocator {name!r} returned {shown(allocation)}, no Allocation")
         return allocation
 
     # ---- bound, report
