@@ -32,6 +32,13 @@ VERSION: Final = 3
 FIGURES: Final = (".svg", ".png", ".pdf")
 SUFFIXES: Final = (".csv", ".json", *FIGURES)
 
+CSV_COLUMNS: Final = (
+    "strategy", "budget_bytes", "status", "minimum_bytes", "peak_bytes", "arena_bytes", "cost", "overhead",
+    "recomputed_ops", "extra_runs", "cut_short", "on_front", "cost_lower_bound", "gap",
+)  # fmt: skip
+
+#: What a point has where a plan fits, and only there.
+_FOUND: Final = ("peak_bytes", "arena_bytes", "cost", "overhead", "recomputed_ops", "extra_runs", "gap")
 PointStatus = Literal["fits", "infeasible", "not reached"]
 
 
@@ -67,15 +74,7 @@ class Point(msgspec.Struct, frozen=True):
     gap: Optional[float] = None
 
     def __post_init__(self) -> None:
-        found = (
-            self.peak_bytes,
-            self.arena_bytes,
-            self.cost,
-            self.overhead,
-            self.recomputed_ops,
-            self.extra_runs,
-            self.gap,
-        )
+        found = [getattr(self, name) for name in _FOUND]
         if any((value is None) == (self.status == "fits") for value in found):
             raise ValueError(f"a point with status {self.status!r} and figures {found}")
         if self.status == "fits" and self.cost_lower_bound is None:
@@ -222,26 +221,10 @@ class Curve(Asked, msgspec.Struct, frozen=True, dict=True):
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(CSV_COLUMNS)
-        for p in self.points:
-            where = int(any(p is other for other in front))
-            writer.writerow(
-                (
-                    p.strategy,
-                    p.budget,
-                    p.status,
-                    p.minimum,
-                    p.peak_bytes,
-                    p.arena_bytes,
-                    p.cost,
-                    p.overhead,
-                    p.recomputed_ops,
-                    p.extra_runs,
-                    int(p.cut_short),
-                    where,
-                    p.cost_lower_bound,
-                    p.gap,
-                )
-            )
+        for point in self.points:
+            cells = {**msgspec.structs.asdict(point), "budget_bytes": point.budget, "minimum_bytes": point.minimum}
+            cells |= {"cut_short": int(point.cut_short), "on_front": int(any(point is other for other in front))}
+            writer.writerow(cells[column] for column in CSV_COLUMNS)
         return text.getvalue()
 
     def __str__(self) -> str:
@@ -307,13 +290,6 @@ class Curve(Asked, msgspec.Struct, frozen=True, dict=True):
             stop = f"; {stopped} points were not reached" if stopped else ""
             notes.append(f"Cut short by the time limit or Ctrl-C: more time may find better plans{stop}")
         return [f"  {note}" for note in notes]
-
-
-CSV_COLUMNS: Final = (
-    "strategy", "budget_bytes", "status", "minimum_bytes", "peak_bytes", "arena_bytes", "cost", "overhead",
-        "recomputed_ops", "extra_runs",
-    "cut_short", "on_front", "cost_lower_bound", "gap",
-)  # fmt: skip
 
 
 def _cost(point: Point) -> float:
