@@ -6,18 +6,15 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Real
-from typing import Any, Union
+from typing import Any
 
 import msgspec
-import networkx as nx
 
 from planner import mxnet
 from planner import plan as plans
 from planner.analysis.evaluator import evaluator_of
 from planner.errors import InfeasibleBudget, PlanFileError, PlannerError, TimeLimit, VerificationError
-from planner.graph import Graph
-from planner.lowering.read import read_graph
-from planner.lowering.schema import lower
+from planner.lowering.read import GraphLike, as_graph
 from planner.memory import Allocation, MemoryModel
 from planner.packing import find_allocator
 from planner.plan import Plan
@@ -35,7 +32,6 @@ from planner.simulator import simulate as judge
 from planner.text import as_int, shown
 from planner.units import MAX_BYTES, BudgetText
 
-GraphLike = Union[nx.DiGraph, Graph, str, os.PathLike[str]]
 MOST_BUDGETS = 1000
 mxnet.register()
 
@@ -311,14 +307,3 @@ def load(path: str | os.PathLike[str], graph: GraphLike | None = None) -> Plan:
     if not isinstance(path, (str, os.PathLike)):
         raise PlanFileError(f"{shown(path)} is not the path of a plan file")
     return plans.load(path, None if graph is None else as_graph(graph))
-
-
-def as_graph(graph: GraphLike) -> Graph:
-    """The program of a graph in any form.
-
-    Raises:
-        GraphError: unreadable or invalid.
-    """
-    if isinstance(graph, (str, os.PathLike)):
-        graph = read_graph(graph)
-    return lower(graph)

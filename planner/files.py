@@ -5,21 +5,25 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from planner.errors import OutputError, PlanFileError
+from planner.errors import OutputError, PlanFileError, PlannerError
+from planner.units import format_bytes
+
+#: A JSON file above it is refused: decoding takes several times its size in memory.
+MOST_BYTES: Final = 2**31
 
 
 def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
     """Write a file so that a reader, or a crash, never sees half of it.
 
     Args:
-        path: its content is replaced if it exists; a link stays a link, and what it points to is written.
-        content: all of it.
+        path: an existing file is replaced; a link stays a link, and the file it points to is written.
+        content: all bytes of the file.
     Raises:
-        OutputError: the folder is missing or cannot be written; the file is as it was.
+        OutputError: the folder is missing or cannot be written; the file stays as it was.
     """
     target = Path(os.path.realpath(path))
     temporary: str | None = None
@@ -49,20 +53,33 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
             os.unlink(temporary)
 
 
+def refuse_larger(file: BinaryIO, what: str, refused: type[PlannerError]) -> None:
+    """Refuse a JSON file above the limit before any more of it is read.
+
+    Args:
+        what: kind and name of the file, for the error.
+        refused: the error to raise.
+    """
+    nbytes = os.fstat(file.fileno()).st_size
+    if nbytes > MOST_BYTES:
+        raise refused(f"{what} has {format_bytes(nbytes)}; JSON is read up to {format_bytes(MOST_BYTES)}")
+
+
 def read_versioned(
     path: str | os.PathLike[str], *, kind: str, format: str, versions: tuple[int, ...], again: str
 ) -> dict[str, Any]:
-    """The content of a JSON file that carries its format and version; what is in it is not checked further.
+    """The decoded JSON object of a file that carries its format and version; its other fields are not checked.
 
     Args:
-        kind: "plan" or "curve", for the errors.
+        kind: "plan", "curve" or "calibration", for the errors.
         format, versions: what the file must carry, and one of these, the newest last.
         again: how to get a file of this version.
     Raises:
-        PlanFileError: missing, not JSON, of another kind, or of another version.
+        PlanFileError: missing, too large, not JSON, of another kind, or of another version.
     """
     try:
         with open(path, "rb") as file:
+            refuse_larger(file, f"{kind} {str(path)!r}", PlanFileError)
             content = file.read()
     except OSError as error:
         raise PlanFileError(f"cannot read {kind} {str(path)!r}: {error.strerror or error}") from None

@@ -201,6 +201,11 @@ class Graph:
             head = msgspec.json.decode(text, type=dict[str, Any])
         except msgspec.DecodeError as error:
             raise GraphError(f"not a JSON graph: {error}") from None
+        return cls.from_head(head)
+
+    @classmethod
+    def from_head(cls, head: dict[str, Any]) -> Graph:
+        """A graph from the decoded JSON object, format, version and types checked."""
         if head.get("format") != FORMAT:
             raise GraphError(f"not a graph: format is {head.get('format')!r}, expected {FORMAT!r}")
         if head.get("version") != VERSION:

@@ -1,6 +1,4 @@
-"""Names: of strategies and allocators, and how one is found; of what a user's file holds. Light, so that `--help` can
-list them.
-"""
+"""Names of strategies and allocators, and of modules in a user's file. It imports little, so that `--help` is quick."""
 
 from __future__ import annotations
 
@@ -11,17 +9,8 @@ from planner.errors import PlannerError
 from planner.text import shown
 
 STRATEGIES: Final = (
-    "auto",
-    "chen-budget",
-    "chen-sqrt",
-    "recursive",
-    "binomial",
-    "chain",
-    "cuts",
-    "retention",
-    "exact",
-    "memonger",
-)
+    "auto", "chen-budget", "chen-sqrt", "recursive", "binomial", "chain", "cuts", "retention", "exact", "memonger"
+)  # fmt: skip
 ALLOCATORS: Final = ("auto", "first-fit", "best-fit", "exact", "nnvm")
 
 Named = TypeVar("Named")
@@ -30,13 +19,12 @@ Named = TypeVar("Named")
 def named(
     given: str | Named, known: Mapping[str, Named], *, kind: str, unknown: type[PlannerError]
 ) -> tuple[str, Named]:
-    """(name, callable) of a name or a callable.
+    """(name, callable) of a registered name or of any callable, which is named for its function.
 
     Args:
-        given: a name that is registered, or any callable: it is named for its function.
-        known: what is registered.
+        known: callables by registered name.
         kind: "strategy" or "allocator", for the error.
-        unknown: the error of what is no name that is registered, and no callable; it lists those that are.
+        unknown: the error for anything else; its message lists the registered names.
     """
     if not isinstance(given, str):
         if not callable(given):
@@ -48,10 +36,10 @@ def named(
 
 
 def register(name: str, given: Named, known: dict[str, Named], *, kind: str) -> None:
-    """Put a callable under its name.
+    """Register a callable under a name.
 
     Raises:
-        PlannerError: the name is no text, or what is given is not callable.
+        PlannerError: the name is not a string, or the object is not callable.
     """
     if not isinstance(name, str) or not name:
         raise PlannerError(f"{kind} name {shown(name)} is no text")
@@ -63,8 +51,8 @@ def register(name: str, given: Named, known: dict[str, Named], *, kind: str) -> 
 def scoped(name: str) -> tuple[str, ...]:
     """The parts of a dotted or slashed name, outermost first.
 
-    As exporters write scopes: one that repeats the scope before it is said once, and of several names joined by ";" the
-    first counts.
+    Exporters repeat a scope inside the next one, and join several names by ";": a repeated scope is left out, and only
+    the first name is read.
 
     >>> scoped("stage1.block1.conv1"), scoped("/layer1/layer1.0/conv1/Conv")
     (('stage1', 'block1', 'conv1'), ('layer1', '0', 'conv1', 'Conv'))

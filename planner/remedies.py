@@ -1,4 +1,4 @@
-"""What to do about a budget that is missed: the forms in which it is said."""
+"""Data types for advice on a budget that no plan meets."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ from typing import Final, NamedTuple, Optional
 
 import msgspec
 
-from planner.units import format_bytes
-
 SMALLER_BATCH: Final = "Smaller batch"
 
 
 class Remedy(msgspec.Struct, frozen=True):
-    """One thing to do about a budget that is missed.
+    """One thing to do about a budget that no plan meets.
 
     Args:
-        action: what.
-        peak_bytes: what the step then takes, reserve not included.
-        fits: that is within the budget.
-        note: for people.
-        at_least: no plan goes below `peak_bytes`, and the least there is may be above it.
+        action: what to do, as "Loss in 8 chunks".
+        peak_bytes: what the step takes then, without the reserve.
+        fits: True if `peak_bytes` is within the budget.
+        note: a sentence for people.
+        at_least: True if `peak_bytes` is a lower bound, and the best plan may be above it.
     """
 
     action: str
@@ -28,25 +26,17 @@ class Remedy(msgspec.Struct, frozen=True):
     note: str
     at_least: bool = False
 
-    @property
-    def sentence(self) -> str:
-        """For an error: the action and what it takes; of a smaller batch, how much of it."""
-        if self.action == SMALLER_BATCH:
-            return self.note
-        size = f"{'at least ' if self.at_least else ''}{format_bytes(self.peak_bytes)} ({self.peak_bytes} bytes)"
-        return f"{self.action[:1].upper()}{self.action[1:]}: {size}."
-
 
 class Shortfall(NamedTuple):
-    """What stands between a program and a budget, where recomputation is not enough.
+    """Why recomputation is not enough to meet a budget, and what else would help.
 
     Args:
-        phase: "update": the optimizer step alone is too large; "loss": the loss tail alone is; None: neither.
-        op: the op that needs most there.
-        nbytes: what it needs, reserve not included.
-        parts: (what, bytes) of these.
-        remedies: what else could be done, those that fit first.
-        batch_helps: not all of it is independent of the batch.
+        phase: "update" if the optimizer step alone is too large, "loss" if the loss tail alone is, else None.
+        op: the op of that phase that needs most.
+        nbytes: what that op needs, without the reserve.
+        parts: (component, bytes) of `nbytes`.
+        remedies: what else would help, those that fit first.
+        batch_helps: False if what does not depend on the batch is too large already.
     """
 
     phase: Optional[str]

@@ -1,8 +1,7 @@
-"""Bytes as people write them, and back: the only place that knows units.
+"""Sizes as text, and back: the only place that knows units.
 
-People write `"7GB"`; programs want an exact int; reports show IEC units with two decimals. A near miss such as
-"fits at 7GiB, not at 7GB" is 7.4 %, so nothing is ever guessed: what is not understood is refused with the accepted
-forms.
+People write `"7GB"`; programs want an exact int; reports show IEC units with two decimals. 7GB and 7GiB differ by
+7.4 %, so this module guesses nothing: it refuses what it does not understand, and lists the accepted forms.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import math
 import re
 from fractions import Fraction
 from numbers import Integral, Real
-from typing import Any, Union
+from typing import Union
 
 from planner.errors import UnitError
 from planner.text import as_int, shown
@@ -23,24 +22,25 @@ for _power, _letter in enumerate("KMGTP", start=1):
     _FACTORS[_letter] = _FACTORS[f"{_letter}B"] = 1000**_power
     _FACTORS[f"{_letter}IB"] = 1024**_power
 
+MAX_BYTES = 2**62
+_LONGEST = 40  # characters; a longer number is no size, and costs time to read
 _SIZES = 'write "7GB" (7e9), "7GiB" (7*2**30), or bytes as an int >= 1'
 _BUDGETS = f'{_SIZES}; or a fraction as 0.4 or "40%"'
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)")
 _PERCENT = re.compile(r"[0-9]+(\.[0-9]+)?\s*%")
-# the second as Python shows floats below 0.0001
-_FRACTION = re.compile(r"[0-9]*\.[0-9]+|[0-9]+(\.[0-9]+)?[eE]-[0-9]{1,3}")
+_FRACTION = re.compile(
+    r"[0-9]*\.[0-9]+|[0-9]+(\.[0-9]+)?[eE]-[0-9]{1,3}"
+)  # the second as Python shows floats below 0.0001
 _NEGATIVE = re.compile(r"-\s*[0-9.]+\s*(%|[A-Za-z]*)")
-MAX_BYTES = 2**62
-_LONGEST = 40  # characters; a longer number is no size, and costs time to read
 
 
 def parse_bytes(text: int | str, *, what: str = "size") -> int:
     """An exact number of bytes from `"7GB"`, `"1.5GiB"`, `"512 mb"`, `"123"` or an int >= 0, numpy's included.
 
     Args:
-        text: the size; decimal units are powers of 1000, IEC units (`GiB`) powers of 1024. A trailing small `b`
-            after an upper-case prefix means bits to some readers, so `"7Gb"` is refused.
-        what: the word for it in an error.
+        text: the size; decimal units are powers of 1000, IEC units (`GiB`) powers of 1024; a part of a byte is dropped.
+            `"7Gb"` is refused: a small `b` after an upper-case prefix means bits to some readers.
+        what: the word for the size in an error.
     Raises:
         UnitError: not understood, negative, or above 2**62.
 
@@ -48,7 +48,10 @@ def parse_bytes(text: int | str, *, what: str = "size") -> int:
     (7000000000, 7516192768, 1572864)
     """
     if not isinstance(text, str):
-        value = Fraction(_whole(text, what))
+        whole = as_int(text)
+        if whole is None:
+            raise UnitError(f"{what} {shown(text)} is not a size: {_forms(what)}")
+        value = Fraction(whole)
     elif len(text) > _LONGEST:
         raise UnitError(f"{what} of {len(text)} characters is not understood: {_forms(what)}")
     else:
@@ -56,26 +59,15 @@ def parse_bytes(text: int | str, *, what: str = "size") -> int:
         unit = match[2] if match else ""
         bits = unit.endswith("b") and unit != unit.lower()
         if match is None or unit.upper() not in _FACTORS or bits:
-            why = (
-                "is negative"
-                if _NEGATIVE.fullmatch(text.strip())
-                else f"is not understood{' (b reads as bits)' if bits else ''}"
-            )
+            why = "is not understood" + (" (b reads as bits)" if bits else "")
+            why = "is negative" if _NEGATIVE.fullmatch(text.strip()) else why
             raise UnitError(f"{what} {text!r} {why}: {_forms(what)}")
         value = Fraction(match[1]) * _FACTORS[unit.upper()]
-    shown = str(text) if isinstance(text, str) or abs(value) < 10**_LONGEST else f"of more than {_LONGEST} digits"
-    if value < 0:
-        raise UnitError(f"{what} {shown} is negative: {_forms(what)}")
-    if value > MAX_BYTES:
-        raise UnitError(f"{what} {shown} is above 2**62 bytes: {_forms(what)}")
+    if not 0 <= value <= MAX_BYTES:
+        given = text if isinstance(text, str) or abs(value) < 10**_LONGEST else f"of more than {_LONGEST} digits"
+        why = "is negative" if value < 0 else "is above 2**62 bytes"
+        raise UnitError(f"{what} {given} {why}: {_forms(what)}")
     return math.floor(value)
-
-
-def _whole(number: Any, what: str) -> int:
-    whole = as_int(number)
-    if whole is None:
-        raise UnitError(f"{what} {shown(number)} is not a size: {_forms(what)}")
-    return whole
 
 
 def _forms(what: str) -> str:
@@ -83,12 +75,12 @@ def _forms(what: str) -> str:
 
 
 def parse_budget(budget: BudgetText, keep_all_peak_bytes: int) -> int:
-    """The exact bytes of a budget; fractions are of the keep-all peak in the same scope.
+    """The exact bytes of a budget; a fraction is of the peak without recomputation, in the same scope.
 
     Args:
-        budget: see `parse_bytes`; also a float in (0, 1], `"0.4"`, `"40%"`, and `"auto"`: the free memory of the
-            device. However small a fraction, it leaves a byte; `"1e-9"` is the float it is the text of.
-        keep_all_peak_bytes: what 100 % means.
+        budget: see `parse_bytes`; also a float in (0, 1], its text as `"0.4"` or `"1e-9"`, `"40%"`, and `"auto"` for
+            the free memory of the device. The smallest fraction still gives one byte.
+        keep_all_peak_bytes: 100 %.
     Raises:
         UnitError: not understood, zero, negative, NaN, above 100 %, or `"auto"` with no device to ask.
 
@@ -96,11 +88,10 @@ def parse_budget(budget: BudgetText, keep_all_peak_bytes: int) -> int:
     (400, 400, 2000)
     """
     fraction: Fraction | None = None
-    # numpy's floats too; the text of one is its shortest decimal
-    if isinstance(budget, Real) and not isinstance(budget, Integral):
+    if isinstance(budget, Real) and not isinstance(budget, Integral):  # floats of numpy too
         if not math.isfinite(budget):
             raise UnitError(f"budget {budget!r} is not a size: {_BUDGETS}")
-        fraction = Fraction(str(budget))
+        fraction = Fraction(str(budget))  # the shortest decimal of a float is what people wrote
     elif isinstance(budget, str) and len(budget) <= _LONGEST:
         text = budget.strip()
         if text == "auto":
@@ -121,7 +112,7 @@ def parse_budget(budget: BudgetText, keep_all_peak_bytes: int) -> int:
 
 
 def free_device_bytes() -> int:
-    """Free bytes of the first CUDA device, as its driver tells.
+    """Free bytes of the first CUDA device, as its driver reports them.
 
     Raises:
         UnitError: no PyTorch or no such device.
@@ -129,9 +120,8 @@ def free_device_bytes() -> int:
     try:
         import torch
     except ImportError:
-        raise UnitError(
-            'budget "auto" asks the device through PyTorch, which is not installed: write the bytes, as "7GB"'
-        ) from None
+        why = "asks the device through PyTorch, which is not installed"
+        raise UnitError(f'budget "auto" {why}: write the bytes, as "7GB"') from None
     if not torch.cuda.is_available():
         raise UnitError('budget "auto": no CUDA device was found: write the bytes, as "7GB"')
     free_bytes, _total_bytes = torch.cuda.mem_get_info()
@@ -152,6 +142,15 @@ def format_bytes(nbytes: int) -> str:
         if abs(value) < 1023.995 or unit == "PiB":
             break
     return f"{value:.2f} {unit}"
+
+
+def exactly(nbytes: int) -> str:
+    """Bytes in IEC units and, in brackets, to the byte.
+
+    >>> exactly(7_000_000_000)
+    '6.52 GiB (7000000000 bytes)'
+    """
+    return f"{format_bytes(nbytes)} ({nbytes} bytes)"
 
 
 def counted(count: int, what: str) -> str:

@@ -1,4 +1,4 @@
-"""Why a budget is missed, and what would meet it, where no plan does: the optimizer step, the loss tail, the batch."""
+"""Advice on a budget that no plan meets: whether the optimizer step, the loss tail or the batch is too large."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ MOST_CHUNKS: Final = 2**20
 def shortfall(
     keep_all: Simulated, least: Simulated, *, allowed: int, reached_bytes: int, packing_bytes: int = 0
 ) -> Shortfall:
-    """What no recomputation mends, and what would, for a budget that every plan found misses.
+    """Why recomputation does not meet a budget that every plan found misses, and what else would.
 
-    The optimizer step is blamed only where no plan found goes below it: one that updates early, or has gradients a
+    The optimizer step is blamed only where no plan found goes below it: a plan that updates early, or makes gradients a
     second time, might.
 
     Args:
-        keep_all, least: the runs as they are and of least arena.
+        keep_all, least: the runs without recomputation and with the least arena.
         allowed: budget without reserve, in bytes.
         reached_bytes: least peak of all plans found.
         packing_bytes: what the arena of the least plan takes beyond its peak.
@@ -38,11 +38,8 @@ def shortfall(
     held = keep_all.update_floor()
     if held is not None and nbytes < held[0] <= reached_bytes:
         phase, nbytes, op = "update", held[0], keep_all.order[held[1]]
-        parts = tuple(
-            (name, size)
-            for name, size in keep_all.components_at(held[1]).items()
-            if size and name not in MADE_OF_A_BATCH
-        )
+        sizes = keep_all.components_at(held[1]).items()
+        parts = tuple((name, size) for name, size in sizes if size and name not in MADE_OF_A_BATCH)
     tail = loss_tail(keep_all)
     remedies = list[Remedy]()
     if tail is not None:
@@ -56,37 +53,26 @@ def shortfall(
     smaller = _with_smaller_batch(least, allowed - packing_bytes)
     step = None if held is None or held[0] <= allowed else per_tensor_update(keep_all, allowed)
     remedies += [remedy for remedy in (step, smaller) if remedy is not None]
-    return Shortfall(
-        phase,
-        op,
-        nbytes,
-        parts,
-        tuple(sorted(remedies, key=lambda remedy: not remedy.fits)),
-        batch_helps=smaller is None or smaller.fits,
-    )
+    ranked = tuple(sorted(remedies, key=lambda remedy: not remedy.fits))
+    return Shortfall(phase, op, nbytes, parts, ranked, batch_helps=smaller is None or smaller.fits)
 
 
 def chunked_loss(tail: Tail, allowed: int) -> list[Remedy]:
-    """The fewest chunks, a power of two, in which the loss tail fits; the most there are, where none does; none of a
-    single row.
-    """
+    """The loss in the fewest chunks, a power of two, that fit; else in as many as it has rows; [] for a single row."""
     most = MOST_CHUNKS if tail.rows is None else min(tail.rows, MOST_CHUNKS)
     if most < 2:
         return []
     chunks = next((2**k for k in range(1, 21) if 2**k <= most and tail.chunked_bytes(2**k) <= allowed), most)
     peak = tail.chunked_bytes(chunks)
-    note = (
-        f"The loss tail (op {tail.op!r}) then holds 1/{chunks} of its rows at a time; recompute the rest"
-        " within the budget."
-    )
+    holds = f"The loss tail (op {tail.op!r}) then holds 1/{chunks} of its rows at a time"
+    note = f"{holds}; recompute the rest within the budget."
     return [Remedy(f"Loss in {chunks} chunks", peak, peak <= allowed, note)]
 
 
 def per_tensor_update(work: Simulated, allowed: int) -> Remedy | None:
-    """One parameter's temporary at a time; None for a graph whose update never holds those of several parameters at
-    once.
+    """An update that holds the temporary of one parameter at a time; None for a graph whose update does so already.
 
-    Of what is held for all parameters, the share of the largest stays.
+    Of the temporaries held for all parameters, the share of the largest parameter stays.
     """
     graph = work.graph
     temporaries = _temporaries(graph)
@@ -102,16 +88,14 @@ def per_tensor_update(work: Simulated, allowed: int) -> Remedy | None:
     others = (nbytes for nbytes, op in working_sets(graph, work.memory) if work.phase_of(op) != "update")
     floor = max(*others, *(work.update_floor(less=spared) or (0,))[:1])
     if floor <= allowed:
-        return Remedy(
-            "per-tensor update with recomputation", floor, True, "Activations must shrink too.", at_least=True
-        )
+        action = "per-tensor update with recomputation"
+        return Remedy(action, floor, True, "Activations must shrink too.", at_least=True)
     return Remedy("per-tensor update", floor, False, "Even without any activation.", at_least=True)
 
 
 def _temporaries(graph: Graph) -> frozenset[str]:
-    """Values that an op of the update makes for several parameters and no output, state or gradient is; ops with such
-    workspace.
-    """
+    """Values that an update op makes for several parameters, beside outputs, states and gradients; ops with such
+    workspace."""
     targets = targets_of(graph)
     largest = max((graph.tensors[target.parameter].nbytes for target in targets), default=0)
     if len({target.parameter for target in targets}) < 2:
@@ -124,11 +108,8 @@ def _temporaries(graph: Graph) -> frozenset[str]:
             continue
         if op.workspace > largest and len(op.updates) > 1:
             found.add(op.name)
-        made = {
-            t.name: t.nbytes
-            for t in op.outputs
-            if not t.output and t.name not in kept and graph.storage_root[t.name] == t.name
-        }
+        fresh = (t for t in op.outputs if not t.output and graph.storage_root[t.name] == t.name)
+        made = {t.name: t.nbytes for t in fresh if t.name not in kept}
         read_in_update = all(phase[reader] == "update" for value in made for reader in graph.readers[value])
         if sum(made.values()) > largest and read_in_update:
             found.update(made)
@@ -136,9 +117,7 @@ def _temporaries(graph: Graph) -> frozenset[str]:
 
 
 def floor_of(works: Sequence[Simulated]) -> tuple[int, str, str | None]:
-    """(bytes, phase, op) that no recomputation goes below: the largest working set of the first, or an optimizer step
-    of any.
-    """
+    """(bytes, phase, op) of the lower bound: the first work's largest working set, or an optimizer step of any work."""
     bound = works[0].bound
     best: tuple[int, str, str | None] = (bound.nbytes, works[0].phase_of(bound.op), bound.op)
     for work in reversed(works):  # the first of equals
@@ -154,9 +133,9 @@ def smaller_batch(
     """The part of the batch that fits; None where all of it does.
 
     Args:
-        steps: (bytes, of these what does not depend on the batch) of each step.
-        batch: examples there are now, if known.
-        how: what fits then, for people.
+        steps: (bytes, part of them that does not depend on the batch) of each step.
+        batch: examples now, if known.
+        how: how the smaller batch fits, for people.
     """
     over = [(nbytes, fixed) for nbytes, fixed in steps if nbytes > allowed]
     if not over:
@@ -164,21 +143,18 @@ def smaller_batch(
     most_fixed = max(fixed for _, fixed in over)
     if most_fixed > allowed:
         return Remedy(SMALLER_BATCH, most_fixed, False, "What does not depend on the batch is too large.")
-    parts = min(((allowed - fixed) / (nbytes - fixed) for nbytes, fixed in over))
-    if batch is None:
-        shown = f"About {math.floor(100 * parts)}%" if parts >= 0.01 else "Less than 1%"
-        return Remedy(SMALLER_BATCH, allowed, True, f"{shown} of the batch would fit {how}.")
-    if batch * parts < 1:
+    part = min((allowed - fixed) / (nbytes - fixed) for nbytes, fixed in over)
+    if batch is not None and batch * part < 1:
         return Remedy(SMALLER_BATCH, allowed, False, "Not even a batch of 1 would fit.")
-    return Remedy(
-        SMALLER_BATCH, allowed, True, f"A batch of about {math.floor(batch * parts)}, not {batch}, would fit {how}."
-    )
+    if batch is not None:
+        some = f"A batch of about {math.floor(batch * part)}, not {batch},"
+    else:
+        some = f"{f'About {math.floor(100 * part)}%' if part >= 0.01 else 'Less than 1%'} of the batch"
+    return Remedy(SMALLER_BATCH, allowed, True, f"{some} would fit {how}.")
 
 
 def _with_smaller_batch(work: Simulated, allowed: int) -> Remedy | None:
-    """As `smaller_batch`, for a training step run by one plan; None too for a graph that trains no parameter: it may
-    have no batch.
-    """
+    """`smaller_batch` for a training step run by one plan; None too where no parameter is trained."""
     graph = work.graph
     if not targets_of(graph):
         return None
@@ -194,20 +170,14 @@ def _with_smaller_batch(work: Simulated, allowed: int) -> Remedy | None:
     growing = work.bytes_by_step([grows(component, value) for component, value, *_ in work.stretches], 2)[1]
     if work.memory.scope == "total":
         residents = (t for op in graph.ops if op.resident for t in op.outputs)
-        growing = growing + sum(
-            work.memory.round_up(t.nbytes) for t in residents if grows(work.component[t.name], t.name)
-        )
-    fixed = work.timeline - growing
-    return smaller_batch(
-        zip(work.timeline.tolist(), fixed.tolist(), strict=True),
-        allowed,
-        batch=batch,
-        how="with the plan of least peak",
-    )
+        inputs = (t for t in residents if grows(work.component[t.name], t.name))
+        growing = growing + sum(work.memory.round_up(t.nbytes) for t in inputs)
+    steps = zip(work.timeline.tolist(), (work.timeline - growing).tolist(), strict=True)
+    return smaller_batch(steps, allowed, batch=batch, how="with the plan of least peak")
 
 
 def batch_of(graph: Graph) -> int | None:
-    """The first extent of every input, where all have the same; None where they differ or are not known."""
+    """The first extent of every input if all agree; None where they differ or a shape is unknown."""
     shapes = [t.shape for op in graph.ops if op.kind == "input" for t in op.outputs]
     extents = {shape[0] if shape else None for shape in shapes}
     return extents.pop() if len(extents) == 1 else None

@@ -2,10 +2,10 @@
 
 `planner.footprint.measure` copies this file, as `sitecustomize`, to the head of the child's PYTHONPATH.
 
-Only PyTorch knows what its caching allocator handed out, and it tells only its own process. So each Python under
-measurement registers one call for its end, which writes a file if the script itself has imported torch and used a
-device; it imports nothing that the script did not. A `sitecustomize` that is already there runs as it would have. The
-child's Python may be any other, without this package: hence the standard library alone, and types in comments.
+Only PyTorch knows what its caching allocator handed out, and it tells only its own process. So each measured Python
+writes a file at its end if the script imported torch and used a device; this module imports nothing else. An existing
+`sitecustomize` still runs. The child may run another Python without this package: hence only the standard library, and
+types in comments.
 """
 
 import atexit
@@ -19,9 +19,7 @@ FOLDER = "PLANNER_MEASURE_FOLDER"
 
 def device_peaks(torch):
     # type: (object) -> list[dict[str, object]]
-    """Peaks of PyTorch's caching allocator in this process, an entry for each device it got memory on; [] where none
-    was used.
-    """
+    """Peaks of PyTorch's caching allocator in this process, one entry for each device used."""
     cuda = getattr(torch, "cuda", None)
     if cuda is None or not cuda.is_initialized():
         return []
@@ -44,7 +42,7 @@ def device_peaks(torch):
 
 def write_report(folder):
     # type: (str) -> None
-    """Write this process's peaks into the folder; whatever goes wrong, the script's own end is not disturbed."""
+    """Write this process's peaks into the folder; an error here must not disturb the end of the script."""
     try:
         devices = device_peaks(sys.modules.get("torch"))
         if devices:
@@ -61,8 +59,7 @@ def write_report(folder):
 if __name__ == "sitecustomize":
     if os.environ.get(FOLDER):
         atexit.register(write_report, os.environ[FOLDER])
-    # The next one on the path is the one that this stood before; that there is none is an ImportError, which `site`
-    # expects.
+    # Import the user's own one, next on the path; without one this is an ImportError, which `site` expects.
     sys.path[:] = [entry for entry in sys.path if entry != os.path.dirname(os.path.abspath(__file__))]
     this = sys.modules.pop("sitecustomize")
     import_module("sitecustomize")

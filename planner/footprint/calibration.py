@@ -1,10 +1,8 @@
-"""What one measured run says about the next: memory needed = baseline + ratio x simulated peak.
+"""One measured run corrects later predictions: memory needed = baseline + ratio x simulated peak.
 
-The baseline is what does not grow with the model: interpreter and libraries on the host, nothing on a device, whose
-allocator counts
-tensors alone. The ratio holds all that no graph shows and that does grow: gradients of a framework that are kept
-longer, workspace, rounding, fragmentation. One run gives one ratio; without a baseline the ratio takes that in too, and
-is then too high for larger models.
+The baseline does not grow with the model: interpreter and libraries on the host, nothing on a device, whose allocator
+counts tensors alone. The ratio covers all that grows and no graph shows: gradients that a framework keeps longer,
+workspace, rounding, fragmentation. Without a baseline the ratio covers that too, and is too high for larger models.
 """
 
 from __future__ import annotations
@@ -26,10 +24,10 @@ Kind = Literal["host", "device"]
 
 
 class Prediction(msgspec.Struct, frozen=True):
-    """What a graph or a plan says that a run takes.
+    """The memory of a run as predicted from a graph or a plan.
 
     Args:
-        graph, fingerprint: of what was simulated.
+        graph, fingerprint: of the simulated graph.
         peak_bytes: simulated, in scope "total".
         arena_bytes: of a plan with offsets.
         alignment: of each storage, in bytes.
@@ -46,10 +44,10 @@ class Calibration(msgspec.Struct, frozen=True):
     """One measured run, beside what was predicted for it.
 
     Args:
-        kind: "host" memory, or that of a "device".
+        kind: "host" or "device": whose memory was measured.
         measured_bytes: the peak of the run.
-        baseline_bytes: the part of it that does not depend on the model.
-        predicted: None: the file can be a baseline, and calibrates nothing.
+        baseline_bytes: the part of the peak that does not depend on the model.
+        predicted: the prediction; without one the file can only serve as a baseline.
         command: what ran.
     Raises:
         PlannerError: numbers that give no ratio.
@@ -66,24 +64,20 @@ class Calibration(msgspec.Struct, frozen=True):
     command: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        if not 0 <= self.baseline_bytes <= MAX_BYTES or not 0 <= self.measured_bytes <= MAX_BYTES:
-            raise PlannerError(
-                f"a calibration of {self.measured_bytes} bytes with a baseline of {self.baseline_bytes} is out of range"
-            )
-        if self.predicted is None:
+        measured, baseline, predicted = self.measured_bytes, self.baseline_bytes, self.predicted
+        if not 0 <= baseline <= MAX_BYTES or not 0 <= measured <= MAX_BYTES:
+            raise PlannerError(f"a calibration of {measured} bytes with a baseline of {baseline} is out of range")
+        if predicted is None:
             return
-        if not 1 <= self.predicted.peak_bytes <= MAX_BYTES:
-            raise PlannerError(
-                f"a predicted peak of {self.predicted.peak_bytes} bytes gives no ratio; name a graph that"
-                " holds something"
-            )
-        if not self.measured_bytes and not self.baseline_bytes:
+        if not 1 <= predicted.peak_bytes <= MAX_BYTES:
+            fix = "name a graph that holds something"
+            raise PlannerError(f"a predicted peak of {predicted.peak_bytes} bytes gives no ratio; {fix}")
+        if not measured and not baseline:
             raise PlannerError("nothing was measured, for the command ended before the first sample; there is no ratio")
-        if self.baseline_bytes >= self.measured_bytes:
+        if baseline >= measured:
             raise PlannerError(
-                f"the baseline of {self.baseline_bytes} bytes is not below the {self.measured_bytes} measured, so"
-                " nothing is left for the "
-                "model; measure what the command takes before it trains"
+                f"the baseline of {baseline} bytes is not below the {measured} measured, so nothing is left for the"
+                " model; measure what the command takes before it trains"
             )
 
     @property
@@ -93,7 +87,7 @@ class Calibration(msgspec.Struct, frozen=True):
         return above / predicted
 
     def needed_bytes(self, peak_bytes: int) -> int:
-        """What a step of that simulated peak will take; rounded up."""
+        """Memory that a step of that simulated peak will take; rounded up."""
         above, predicted = self._parts()
         return self.baseline_bytes - (-above * peak_bytes // predicted)
 
@@ -103,40 +97,30 @@ class Calibration(msgspec.Struct, frozen=True):
         return (budget - self.baseline_bytes) * predicted // above
 
     def check(self, memory: MemoryModel) -> None:
-        """Refuse a memory model whose peaks this ratio does not go with.
+        """Refuse a memory model whose peaks this ratio does not apply to.
 
         Raises:
             PlannerError: another scope or alignment, or there is no prediction.
         """
         self._parts()
         if memory.scope != "total":
-            raise PlannerError(
-                f"a calibration is of all memory, and scope {memory.scope!r} is a part of it; use scope 'total'"
-            )
+            why = f"a calibration is of all memory, and scope {memory.scope!r} is a part of it"
+            raise PlannerError(f"{why}; use scope 'total'")
         if self.predicted is not None and memory.alignment != self.predicted.alignment:
-            raise PlannerError(
-                f"the calibration was taken with alignment {self.predicted.alignment}, not {memory.alignment};"
-                " give the same alignment"
-            )
+            why = f"the calibration was taken with alignment {self.predicted.alignment}, not {memory.alignment}"
+            raise PlannerError(f"{why}; give the same alignment")
 
     def check_device(self, name: str) -> None:
-        """Refuse the memory of a device where the host's was measured.
-
-        Raises:
-            PlannerError: that.
-        """
+        """Raise a PlannerError for a device's name where the host's memory was measured."""
         if self.kind != "device":
-            raise PlannerError(
-                f"the calibration is of host memory, and says nothing about device {name!r}; write a size, or"
-                " measure a run on a device"
-            )
+            why = f"the calibration is of host memory, and says nothing about device {name!r}"
+            raise PlannerError(f"{why}; write a size, or measure a run on a device")
 
     def _parts(self) -> tuple[int, int]:
+        """Measured bytes above the baseline, and predicted bytes; their quotient is the ratio."""
         if self.predicted is None:
-            raise PlannerError(
-                "the calibration holds no prediction, so there is no ratio to apply; measure it again with"
-                " --against GRAPH"
-            )
+            why = "the calibration holds no prediction, so there is no ratio to apply"
+            raise PlannerError(f"{why}; measure it again with --against GRAPH")
         return self.measured_bytes - self.baseline_bytes, self.predicted.peak_bytes
 
     def __str__(self) -> str:
@@ -145,24 +129,13 @@ class Calibration(msgspec.Struct, frozen=True):
         return f"{self.kind} memory = {above / predicted:.3f} x peak{base}"
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the calibration file, whole or not at all.
-
-        Raises:
-            OutputError: it cannot be written.
-        """
-        ratio = None if self.predicted is None else self.ratio
-        write_whole(
-            path,
-            msgspec.json.encode({"format": FORMAT, "version": VERSION, "ratio": ratio, **msgspec.structs.asdict(self)}),
-        )
+        """Write the calibration file, whole or not at all; an OutputError where it cannot be written."""
+        head = {"format": FORMAT, "version": VERSION, "ratio": None if self.predicted is None else self.ratio}
+        write_whole(path, msgspec.json.encode({**head, **msgspec.structs.asdict(self)}))
 
 
 def load_calibration(path: str | os.PathLike[str]) -> Calibration:
-    """A calibration from its file.
-
-    Raises:
-        PlanFileError: missing, not a calibration, another version, or damaged.
-    """
+    """A calibration from its file; a PlanFileError if it is missing, another version, no calibration, or damaged."""
     head = read_versioned(path, kind="calibration", format=FORMAT, versions=(VERSION,), again="measure it again")
     try:
         found = msgspec.convert(head, Calibration)
@@ -170,19 +143,13 @@ def load_calibration(path: str | os.PathLike[str]) -> Calibration:
     except (msgspec.ValidationError, PlannerError, RecursionError) as error:
         raise PlanFileError(f"{str(path)!r} is damaged: {error}") from None
     if head.get("ratio") != ratio:
-        raise PlanFileError(
-            f"{str(path)!r} is damaged: its ratio is {head.get('ratio')!r}, and its bytes give {ratio!r}"
-        )
+        said = head.get("ratio")
+        raise PlanFileError(f"{str(path)!r} is damaged: its ratio is {said!r}, and its bytes give {ratio!r}")
     return found
 
 
 def read_baseline(text: str) -> tuple[int, Kind | None]:
-    """Bytes that do not depend on the model, from a size or the file of a measurement; and the kind of memory, where a
-    file says it.
-
-    Raises:
-        PlannerError: neither.
-    """
+    """Bytes that do not depend on the model, from a size or a measurement's file; and the kind that the file names."""
     if os.path.exists(text):
         found = load_calibration(text)
         return found.measured_bytes, found.kind

@@ -1,4 +1,4 @@
-"""What a program holds while it runs: each byte of the judged keep-all run given to a component and a phase."""
+"""What a program holds while it runs: each byte of a judged run belongs to a component and a phase."""
 
 from __future__ import annotations
 
@@ -21,13 +21,10 @@ from planner.memory import MemoryModel
 from planner.schedule import Schedule
 from planner.simulator import Trace, simulate
 
-#: Components that the forward and backward pass make anew of each batch: those that recomputation can make short-lived.
+#: Components made anew from each batch: recomputation can shorten their lives.
 MADE_OF_A_BATCH: Final = frozenset({"activations", "activation_gradients", "loss_tail"})
 PHASES: Final[tuple[Phase, ...]] = ("forward", "loss", "backward", "update")
-
-
-#: Bytes that are one component for a stretch of steps: (component, value or the op of a workspace, bytes, start, end),
-#: half-open.
+#: Bytes of one component for a stretch of steps: (component, value or op of a workspace, bytes, start, end), half-open.
 Stretch = tuple[str, str, int, int, int]
 
 
@@ -36,11 +33,11 @@ class Moment(msgspec.Struct, frozen=True):
 
     Args:
         phase: "forward", "loss", "backward" or "update" (the optimizer step).
-        peak_bytes: most bytes at a step of it, residents included in scope "total".
+        peak_bytes: most bytes at a step of the phase, residents included in scope "total".
         op: the first op that needs them.
         step: its place in the iteration.
         components: bytes of each component live at that step; they add up to `peak_bytes`.
-        live: (value, bytes) of the largest storages live there, residents not.
+        live: (value, bytes) of the largest storages live at that step, without residents.
     """
 
     phase: str
@@ -52,9 +49,7 @@ class Moment(msgspec.Struct, frozen=True):
 
     @property
     def batch_bytes(self) -> int:
-        """Of these, what grows with the batch: inputs, what is made of them, and workspace but for that of the
-        optimizer step.
-        """
+        """What grows with the batch: inputs, values made from them, and workspace outside the optimizer step."""
         growing = MADE_OF_A_BATCH | {"inputs"} | ({"workspace"} if self.phase != "update" else set())
         return sum(nbytes for component, nbytes in self.components.items() if component in growing)
 
@@ -64,8 +59,8 @@ class Iteration(msgspec.Struct, frozen=True):
 
     Args:
         name: "first" (optimizer states and gradient buffers come into being) or "later".
-        phases: those it has, in their order.
-        most: of each component, the most bytes of it that are live at one step.
+        phases: the peak of each phase it has, in order.
+        most: for each component, the most bytes live at one step.
     """
 
     name: str
@@ -78,30 +73,25 @@ class Iteration(msgspec.Struct, frozen=True):
         return max(self.phases, key=lambda moment: moment.peak_bytes)
 
     def phase(self, name: str) -> Moment:
-        """The phase of that name.
-
-        Raises:
-            PlannerError: the step has none of that name.
-        """
-        for moment in self.phases:
-            if moment.phase == name:
-                return moment
-        raise PlannerError(
-            f"no phase {name!r} in this step; it has {', '.join(moment.phase for moment in self.phases)}"
-        )
+        """The phase of that name; a PlannerError where the step has none."""
+        by_name = {moment.phase: moment for moment in self.phases}
+        if name not in by_name:
+            raise PlannerError(f"no phase {name!r} in this step; it has {', '.join(by_name)}")
+        return by_name[name]
 
 
 def simulated(graph: Graph, memory: MemoryModel, name: str) -> tuple[Iteration, Simulated]:
+    """The iteration of a program run without recomputation, and the run."""
     work = Simulated(graph, memory)
     return work.iteration(name), work
 
 
 @final
 class Simulated:
-    """A run of a program, judged, with each byte given to a component.
+    """A judged run of a program, each byte of which belongs to a component.
 
     Args:
-        evaluator, schedule, trace: where they are at hand already. Default: the keep-all run.
+        evaluator, schedule, trace: those of the run if the caller has them. Default: the run without recomputation.
     """
 
     def __init__(
@@ -127,7 +117,7 @@ class Simulated:
 
     @cached_property
     def bound(self) -> PeakBound:
-        """What no schedule goes below."""
+        """The lower bound on the peak of any schedule."""
         return peak_lower_bound(self.graph, self.memory)
 
     def phase_of(self, op: str | None) -> str:
@@ -145,7 +135,7 @@ class Simulated:
         return sizes
 
     def _taken(self) -> dict[int, list[tuple[int, str]]]:
-        """For each row of the liveness whose storage in-place ops take, (step, output) of each of them in order."""
+        """By row of the liveness, (step, output) of each in-place op that takes its storage, in order."""
         if not self.trace.inplace_taken:
             return {}
         live = self.liveness
@@ -165,16 +155,10 @@ class Simulated:
 
     @cached_property
     def stretches(self) -> list[Stretch]:
-        """Every storage and workspace, cut where an in-place op makes something else of it."""
+        """Every storage and workspace, cut where an in-place op puts another value on it."""
         live, taken = self.liveness, self._taken()
-        rows = zip(
-            live.value.tolist(),
-            live.workspace.tolist(),
-            live.nbytes.tolist(),
-            live.start.tolist(),
-            live.end.tolist(),
-            strict=True,
-        )
+        columns = (live.value, live.workspace, live.nbytes, live.start, live.end)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
         found: list[Stretch] = []
         for row, (value, workspace, nbytes, start, end) in enumerate(rows):
             name = self.names[workspace][value]
@@ -188,10 +172,10 @@ class Simulated:
         return found
 
     def bytes_by_step(self, groups: Sequence[int], count: int) -> Ints:
-        """Bytes of each of so many groups of stretches at each step [count, steps]; residents are not counted.
+        """Bytes of each group of stretches at each step [count, steps], without residents.
 
         Args:
-            groups: of each of `stretches`, its group.
+            groups: the group of each of `stretches`, below `count`.
         """
         steps = len(self.order)
         row = np.array(groups, dtype=np.int64)
@@ -212,45 +196,35 @@ class Simulated:
         table = self.bytes_by_step([place[component] for component, *_ in self.stretches], len(COMPONENTS))
         table += np.array([[self.residents[component]] for component in COMPONENTS], dtype=np.int64)
         if not np.array_equal(table.sum(axis=0), self.timeline):
-            raise VerificationError(
-                "the components of the footprint do not add up to the judge's timeline; please report the graph"
-            )
+            raise VerificationError("the components do not add up to the judge's timeline; please report the graph")
         return table
 
     def iteration(self, name: str) -> Iteration:
-        """Bytes by component at the peak of each phase.
-
-        Raises:
-            VerificationError: the components do not add up to what the judge saw.
-        """
-        moments = []
-        for row, phase in enumerate(PHASES):
-            at = np.flatnonzero(self.phases == row)
-            if len(at):
-                step = int(at[self.timeline[at].argmax()])
-                there = [
-                    (value, nbytes) for _, value, nbytes, start, end in self.stretches if start <= step < end and nbytes
-                ]
-                live = sorted(there, key=lambda pair: (-pair[1], pair[0]))[:10]
-                moments.append(
-                    Moment(
-                        phase, int(self.timeline[step]), self.order[step], step, self.components_at(step), tuple(live)
-                    )
-                )
-        if not moments:
+        """Bytes by component at the peak of each phase."""
+        steps = [np.flatnonzero(self.phases == row) for row in range(len(PHASES))]
+        peaks = [
+            (phase, int(at[self.timeline[at].argmax()])) for phase, at in zip(PHASES, steps, strict=True) if len(at)
+        ]
+        if not peaks:
             raise GraphError(f"graph {self.graph.name!r} has no op to run")
-        return Iteration(name, tuple(moments), dict(zip(COMPONENTS, self.table.max(axis=1).tolist(), strict=True)))
+        most = dict(zip(COMPONENTS, self.table.max(axis=1).tolist(), strict=True))
+        return Iteration(name, tuple(self._moment(phase, step) for phase, step in peaks), most)
+
+    def _moment(self, phase: Phase, step: int) -> Moment:
+        nbytes, components = int(self.timeline[step]), self.components_at(step)
+        live = [(value, size) for _, value, size, start, end in self.stretches if start <= step < end and size]
+        largest = sorted(live, key=lambda pair: (-pair[1], pair[0]))[:10]
+        return Moment(phase, nbytes, self.order[step], step, components, tuple(largest))
 
     def components_at(self, step: int) -> dict[str, int]:
         """Bytes of each component at a step."""
         return dict(zip(COMPONENTS, self.table[:, step].tolist(), strict=True))
 
     def update_floor(self, *, less: Ints | None = None) -> tuple[int, int] | None:
-        """(bytes, step) of the optimizer step that holds most, activations and their gradients left out; None without
-        any.
+        """(bytes, step) of the update op that holds most, without activations and their gradients; None without one.
 
         Args:
-            less: bytes at each step that are not to be counted.
+            less: bytes at each step to leave out.
         """
         at = np.flatnonzero(self.phases == PHASES.index("update"))
         if not len(at):
@@ -261,15 +235,14 @@ class Simulated:
         return int(held.max()), int(at[held.argmax()])
 
     def by_dtype(self) -> dict[str, dict[str, int]]:
-        """Bytes by dtype of what the parameters bring with them, each storage once."""
+        """Bytes by dtype of parameters, gradients, optimizer state and copies, each storage once."""
         kinds = ("parameters", "parameter_copies", "gradients", "optimizer_state", "master_weights")
         found: dict[str, dict[str, int]] = {kind: {} for kind in kinds}
         buffers = {target.gradient for target in targets_of(self.graph)} or gradient_buffers(self.graph)
         for t in self.graph.tensors.values():
             kind = self.component[t.name]
-            if kind in found and (
-                t.name in buffers if kind == "gradients" else self.graph.storage_root[t.name] == t.name
-            ):
+            own = t.name in buffers if kind == "gradients" else self.graph.storage_root[t.name] == t.name
+            if own and kind in found:
                 dtype = t.dtype or "unknown"
                 found[kind][dtype] = found[kind].get(dtype, 0) + t.nbytes
         return {kind: sizes for kind, sizes in found.items() if sizes}

@@ -1,7 +1,7 @@
-"""What a training step really holds: bytes by component and phase, by simulating the very step that will run.
+"""What a training step holds, by component and phase: the very step that will run is simulated.
 
-Options that change the step (optimizer, accumulation, master weights, how the update is done) rewrite its program; the
-judge then replays the result. Nothing is read off a formula, except where a rule of thumb is asked for by name.
+Options that change the step (optimizer, accumulation, master weights, how the update is done) rewrite its program, and
+the judge replays the result. No number comes from a formula, but for the rule of thumb, which is asked for by name.
 """
 
 from __future__ import annotations
@@ -11,49 +11,36 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final, Optional
 
 import msgspec
 import networkx as nx
 
-from planner.api import GraphLike, as_graph
-from planner.api import optimize as find_plan
 from planner.errors import InfeasibleBudget, PlannerError, UnitError
 from planner.footprint.advice import chunked_loss, floor_of, smaller_batch
 from planner.footprint.calibration import Calibration, load_calibration
 from planner.footprint.components import Iteration, Moment, simulated
 from planner.footprint.loss_tail import Tail, loss_tail
+from planner.footprint.printed import as_text
 from planner.footprint.rule_of_thumb import RuleOfThumb, rule_for
 from planner.footprint.rule_of_thumb import rule_of_thumb as rule_of_thumb
 from planner.graph import Graph
 from planner.lowering.differentiate import differentiate
-from planner.lowering.read import read_graph
+from planner.lowering.read import GraphLike, as_graph, read_graph
 from planner.lowering.step import Gradients, StepOptions, Update, training_step
 from planner.memory import MemoryModel
+from planner.problem import Budget, Request
 from planner.remedies import Remedy as Remedy
-from planner.units import MAX_BYTES, BudgetText, format_bytes, parse_budget
+from planner.units import MAX_BYTES, BudgetText, exactly, format_bytes, parse_budget
 
-#: Nominal memory of devices in bytes; the driver and the context take a part that no graph shows: use
-#: `MemoryModel(reserve=...)`.
-DEVICE_BYTES: Final[Mapping[str, int]] = {
-    name: gib * 2**30
-    for name, gib in {
-        "a100": 80,
-        "a100-40": 40,
-        "h100": 80,
-        "h200": 141,
-        "v100": 32,
-        "v100-16": 16,
-        "t4": 16,
-        "l4": 24,
-        "a10": 24,
-        "l40s": 48,
-        "rtx4090": 24,
-        "rtx3090": 24,
-        "titanx": 12,
-        "gtx1080ti": 11,
-    }.items()
-}
+_DEVICE_GIB: Final = {
+    "a100": 80, "a100-40": 40, "h100": 80, "h200": 141, "v100": 32, "v100-16": 16, "t4": 16, "l4": 24, "a10": 24,
+    "l40s": 48, "rtx4090": 24, "rtx3090": 24, "titanx": 12, "gtx1080ti": 11,
+}  # fmt: skip
+#: Nominal memory of devices in bytes. Leave the part that driver and context take out by `MemoryModel(reserve=...)`.
+DEVICE_BYTES: Final[Mapping[str, int]] = {name: gib * 2**30 for name, gib in _DEVICE_GIB.items()}
+_LIGHTER: Final[tuple[Update, ...]] = ("per-tensor", "fused")  # updates that hold less than "multi-tensor"
 
 
 class Advice(msgspec.Struct, frozen=True):
@@ -61,13 +48,12 @@ class Advice(msgspec.Struct, frozen=True):
 
     Args:
         budget: bytes.
-        fits: the step as it is.
+        fits: True if the step fits as it is.
         peak_bytes, phase: of the step as it is.
-        floor_bytes, floor_phase, floor_op: what no recomputation goes below, and where.
-        recompute_helps: it could be enough; `optimize` finds out.
-        remedies: others, best first.
-        graph_budget: what a calibration makes of the budget, for all the other bytes here are simulated ones; None
-            without one.
+        floor_bytes, floor_phase, floor_op: the lower bound on the peak with any recomputation, and where it is needed.
+        recompute_helps: True if recomputation could be enough; `optimize` finds out.
+        remedies: what else would help, those that fit first.
+        graph_budget: the simulated peak that the budget has room for by the calibration; None without a calibration.
     """
 
     budget: int
@@ -82,24 +68,18 @@ class Advice(msgspec.Struct, frozen=True):
     graph_budget: Optional[int] = None
 
     def __str__(self) -> str:
-        asked = f"{format_bytes(self.budget)} ({self.budget} bytes)"
+        asked = exactly(self.budget)
         if self.graph_budget is not None:
             asked += f", by the calibration room for a simulated peak of {self.graph_budget} bytes"
         if self.fits:
             return f"Fits {asked}: the peak is {format_bytes(self.peak_bytes)} in phase {self.phase}."
-        lines = [
-            f"Does not fit {asked}: the peak is {format_bytes(self.peak_bytes)} ({self.peak_bytes} bytes) in"
-            f" phase {self.phase}."
-        ]
+        lines = [f"Does not fit {asked}: the peak is {exactly(self.peak_bytes)} in phase {self.phase}."]
         if not self.recompute_helps:
             where = f"phase {self.floor_phase}" + (f", op {self.floor_op!r}" if self.floor_op else "")
-            needs = f"{where} alone needs {format_bytes(self.floor_bytes)} ({self.floor_bytes} bytes)"
-            lines.append(f"  Recomputing activations cannot help: {needs}.")
+            lines.append(f"  Recomputing activations cannot help: {where} alone needs {exactly(self.floor_bytes)}.")
         for remedy in self.remedies:
             verdict = ("may fit" if remedy.at_least else "fits") if remedy.fits else "does not fit"
-            size = (
-                f"{'at least ' if remedy.at_least else ''}{format_bytes(remedy.peak_bytes)} ({remedy.peak_bytes} bytes)"
-            )
+            size = f"{'at least ' if remedy.at_least else ''}{exactly(remedy.peak_bytes)}"
             lines.append(f"  {remedy.action}: {size}, {verdict}. {remedy.note}")
         return "\n".join(lines)
 
@@ -108,21 +88,21 @@ class Footprint(msgspec.Struct, frozen=True):
     """What a step holds, by component and phase, in the first and in later iterations.
 
     Args:
-        graph, fingerprint: of the graph asked about.
-        training: it has a backward pass or an update.
+        graph, fingerprint: name and content hash of the graph.
+        training: True if it has a backward pass or an update.
         optimizer, micro_batches, gradients, update, master_weights, lowering: as `estimate` took them; None: as the
             graph has it.
         memory: what is counted.
         parameters: number of elements, each storage once (0 if no shapes are known).
-        by_dtype: of parameters, their copies, gradients, optimizer state and master weights, bytes by dtype ("unknown"
-            without one).
-        first, later: iterations.
-        floor_bytes, floor_phase, floor_op: what no recomputation can go below.
-        alternatives: for other ways to do the update, (peak, floor) bytes.
-        tail: of the loss, if the graph has one.
+        by_dtype: for parameters, their copies, gradients, optimizer state and master weights, bytes by dtype
+            ("unknown" without one).
+        first, later: the first iteration, and every one after it.
+        floor_bytes, floor_phase, floor_op: the lower bound on the peak with any recomputation, and where it is needed.
+        alternatives: (peak, lower bound) in bytes for other ways to do the update.
+        tail: the loss tail, if the graph has one.
         rule: the rule of thumb, if asked for.
         not_counted: what no graph shows.
-        calibration: what a measured run says about it.
+        calibration: one measured run beside its prediction, if given.
     """
 
     graph: str
@@ -180,9 +160,12 @@ class Footprint(msgspec.Struct, frozen=True):
 
     @property
     def needed_bytes(self) -> int:
-        """Memory to have: the peak, or what the calibration makes of it, and the reserve."""
-        peak_bytes = self.peak_bytes if self.calibration is None else self.calibration.needed_bytes(self.peak_bytes)
-        return peak_bytes + self.memory.reserve
+        """Memory to have: the peak, corrected by the calibration if there is one, and the reserve."""
+        return self._taken_bytes + self.memory.reserve
+
+    @property
+    def _taken_bytes(self) -> int:
+        return self.peak_bytes if self.calibration is None else self.calibration.needed_bytes(self.peak_bytes)
 
     def fits(self, device: BudgetText) -> bool:
         """True if peak + reserve is within a device's memory.
@@ -191,16 +174,12 @@ class Footprint(msgspec.Struct, frozen=True):
             device: bytes in any form a budget has (`"16GiB"`, an int), or a device's name (see `DEVICE_BYTES`).
         Raises:
             UnitError: neither.
-            PlannerError: a device, and the calibration is of host memory.
+            PlannerError: a device's name, and the calibration was measured on the host.
         """
         return self.needed_bytes <= self._device_bytes(device)
 
     def advice(self, budget: BudgetText) -> Advice:
-        """What stands between the step and a budget, whether recomputation can help, and what else would.
-
-        Args:
-            budget: as for `fits`.
-        """
+        """Whether the step fits a budget (as for `fits`), whether recomputation can help, and what else would."""
         nbytes = self._device_bytes(budget)
         allowed = graph_bytes(nbytes, self.memory, self.calibration)
         fits = self.peak_bytes <= allowed
@@ -219,7 +198,7 @@ class Footprint(msgspec.Struct, frozen=True):
 
     def _device_bytes(self, device: BudgetText) -> int:
         check_kind(device, self.calibration)
-        return device_bytes(device, self.needed_bytes - self.memory.reserve)
+        return device_bytes(device, self._taken_bytes)
 
     def _remedies(self, allowed: int) -> Iterator[Remedy]:
         if self.floor_bytes <= allowed:
@@ -229,48 +208,32 @@ class Footprint(msgspec.Struct, frozen=True):
             if peak <= allowed:
                 yield Remedy(f"{update} update", peak, True, "No recomputation is needed.")
             elif floor <= allowed:
-                yield Remedy(
-                    f"{update} update with recomputation",
-                    floor,
-                    True,
-                    self._activations_left(allowed).strip(),
-                    at_least=True,
-                )
+                note = self._activations_left(allowed).strip()
+                yield Remedy(f"{update} update with recomputation", floor, True, note, at_least=True)
             else:
                 yield Remedy(f"{update} update", floor, False, "Even without any activation.")
         if self.tail is not None and self.tail.needed_bytes > allowed:
             yield from chunked_loss(self.tail, allowed)
-        yield from self._smaller_batch(allowed)
-
-    def _smaller_batch(self, allowed: int) -> Iterator[Remedy]:
-        """What part of the batch fits as it is; the update does not depend on the batch."""
-        moments = [moment for which in (self.first, self.later) for moment in which.phases]
+        moments = (*self.first.phases, *self.later.phases)
         steps = [(moment.peak_bytes, moment.peak_bytes - moment.batch_bytes) for moment in moments]
         remedy = smaller_batch(steps, allowed)
         yield from () if remedy is None else (remedy,)
 
     def _activations_left(self, allowed: int) -> str:
-        """How far the activations at the end of the forward pass must shrink."""
+        """How far the activations at the end of the forward pass must shrink, as a sentence."""
         for moment in self.later.phases:
             kept = moment.components["activations"]
             if moment.phase == "forward" and 0 < moment.peak_bytes - kept < allowed < moment.peak_bytes:
-                return (
-                    f"Activations of the forward pass must be at most {allowed - moment.peak_bytes + kept}"
-                    f" bytes (now {kept}). "
-                )
+                most = allowed - moment.peak_bytes + kept
+                return f"Activations of the forward pass must be at most {most} bytes (now {kept}). "
         return ""
 
     def __str__(self) -> str:
-        from planner.footprint.printed import as_text
-
         return as_text(self)
 
 
 def device_bytes(device: BudgetText, keep_all_peak_bytes: int = MAX_BYTES) -> int:
-    """Bytes of a device by name, or of a budget in any form.
-
-    Raises:
-        UnitError: neither a device nor a size.
+    """Bytes of a device by name, or of a budget in any form; anything else is a UnitError.
 
     >>> device_bytes("a100"), device_bytes("16GiB")
     (85899345920, 17179869184)
@@ -284,26 +247,20 @@ def device_bytes(device: BudgetText, keep_all_peak_bytes: int = MAX_BYTES) -> in
 
 
 def check_kind(device: BudgetText, calibration: Calibration | None) -> None:
-    """Refuse a named device where the host's memory was measured.
-
-    Raises:
-        PlannerError: that.
-    """
+    """Raise a PlannerError for a device's name where the calibration was measured on the host."""
     if calibration is not None and isinstance(device, str) and device.strip().lower() in DEVICE_BYTES:
         calibration.check_device(device)
 
 
 def graph_bytes(budget: int, memory: MemoryModel, calibration: Calibration | None) -> int:
     """The largest simulated peak that a budget in bytes has room for."""
-    room = budget - memory.reserve
+    room = memory.live_bytes(budget)
     return room if calibration is None else calibration.graph_bytes(room)
 
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Python's cyclic garbage collector stands still: to walk graphs, which have no cycles, again and again takes a
-    quarter of the time.
-    """
+    """Stop Python's cyclic garbage collector, which takes a quarter of the time and finds no cycle in graphs."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -335,20 +292,20 @@ def estimate(
         optimizer: one of `OPTIMIZER_STATES`; None: what the graph has.
         micro_batches: K forward and backward passes before one update; gradient buffers live across them. The third and
             later equal the second, so two are replayed.
-        gradients: between iterations "released" (set to None) or "zeroed" (buffers stay, and new gradients are added to
-            them).
+        gradients: between iterations "released" (set to None) or "zeroed" (buffers stay, and each new gradient is added
+            to its buffer).
         update: "fused" (no temporary), "per-tensor" (one of the parameter's size at a time), "multi-tensor" (one for
             all parameters, live throughout the update); None: as the graph has it.
         master_weights: parameters of 2 bytes or less an element have a float32 master, and float32 optimizer states.
         lowering: convolutions unfold their input (im2col) into workspace of N * C_in * k_h * k_w * H_out * W_out
             elements, forward and backward; a 1x1 kernel needs none.
-        rule: "cs231n": the rule of thumb too, see `rule_of_thumb`.
+        rule: "cs231n" adds that rule of thumb, see `rule_of_thumb`.
         memory: scope and alignment.
-        calibration: of a measured run, or its file: `needed_bytes`, `fits` and `advice` then go by memory as it was
-            measured. What was simulated stays as it is.
+        calibration: of a measured run, or its file: `needed_bytes`, `fits` and `advice` then predict measured memory.
+            Simulated figures stay as they are.
     Raises:
-        GraphError: the graph, or one that an option cannot be applied to.
-        PlannerError: an option.
+        GraphError: an invalid graph, or one that an option cannot be applied to.
+        PlannerError: an unknown or contradictory option.
 
     >>> from planner import zoo
     >>> found = estimate(zoo.mlp([4, 8, 2], batch=2), optimizer="adam")
@@ -361,7 +318,7 @@ def estimate(
         calibration = calibration if isinstance(calibration, Calibration) else load_calibration(calibration)
         calibration.check(memory)
     options = StepOptions(optimizer, micro_batches, gradients, update, master_weights, lowering)
-    program = _with_backward(graph, options)
+    program = _with_backward(graph, optimizer)
     later, later_work = simulated(training_step(program, options), memory, "later")
     rewritten = training_step(program, options, first=True)
     first, first_work = later, later_work
@@ -370,11 +327,7 @@ def estimate(
     floor, phase, op = floor_of([later_work, first_work])
     alternatives: dict[str, tuple[int, int]] = {}
     if update == "multi-tensor" and any(moment.phase == "update" for moment in later.phases):
-        for other in ("per-tensor", "fused"):
-            its = StepOptions(optimizer, micro_batches, gradients, other, master_weights, lowering)
-            both = [simulated(training_step(program, its, first=start), memory, "") for start in (False, True)]
-            least = floor_of([work for _, work in both])[0]
-            alternatives[other] = (max(iteration.peak.peak_bytes for iteration, _ in both), least)
+        alternatives = {other: _peak_and_floor(program, replace(options, update=other), memory) for other in _LIGHTER}
     found = later_work.graph
     parameters = [t for op_ in found.ops if op_.kind == "parameter" for t in op_.outputs]
     return Footprint(
@@ -402,9 +355,15 @@ def estimate(
     )
 
 
-def _with_backward(graph: GraphLike, options: StepOptions) -> Graph:
-    """The program; a forward DAG gets its backward where an optimizer asks for it."""
-    if options.optimizer is None or isinstance(graph, Graph):
+def _peak_and_floor(program: Graph, options: StepOptions, memory: MemoryModel) -> tuple[int, int]:
+    """Peak and lower bound over both iterations of a step, in bytes."""
+    both = [simulated(training_step(program, options, first=first), memory, "") for first in (False, True)]
+    return max(iteration.peak.peak_bytes for iteration, _ in both), floor_of([work for _, work in both])[0]
+
+
+def _with_backward(graph: GraphLike, optimizer: str | None) -> Graph:
+    """The program; a forward DAG is differentiated if an optimizer is named."""
+    if optimizer is None or isinstance(graph, Graph):
         return as_graph(graph)
     raw = graph if isinstance(graph, nx.DiGraph) else read_graph(graph)
     if isinstance(raw, nx.DiGraph) and not any(phase in ("backward", "update") for _, phase in raw.nodes(data="phase")):
@@ -421,14 +380,14 @@ def largest_batch(
     strategy: str = "auto",
     **options: Any,
 ) -> int:
-    """The largest batch whose step fits a device; 0 if not even one does.
+    """The largest batch whose step fits a device; 0 if not even a batch of one does.
 
     Args:
         build: batch -> graph.
         device: as for `Footprint.fits`; a fraction is refused, since it means another size for each batch.
-        most: no batch above it is tried.
-        overhead: None: as it is. A number: with a plan whose cost is at most (1 + overhead) that of keep-all.
-        strategy: that finds the plan.
+        most: the largest batch to try.
+        overhead: None: without recomputation. A number: with a plan that costs at most so much more, 0.3 being 30 %.
+        strategy: finds the plan.
         options: of `estimate`.
     """
     nbytes = device_bytes(device)
@@ -440,7 +399,7 @@ def largest_batch(
         calibration = options["calibration"] = load_calibration(calibration)
     check_kind(device, calibration)
     allowed = graph_bytes(nbytes, memory, calibration)
-    budget = allowed + memory.reserve
+    budget = memory.needed_bytes(allowed)
 
     def fits(batch: int) -> bool:
         graph = build(batch)
@@ -449,20 +408,10 @@ def largest_batch(
             return True
         if overhead is None or found.floor_bytes > allowed:
             return False
-        step = StepOptions(
-            **{name: value for name, value in options.items() if name not in ("memory", "rule", "calibration")}
-        )
-        try:
-            plan = find_plan(
-                training_step(_with_backward(graph, step), step),
-                budget,
-                strategy=strategy,
-                allocator=None,
-                memory=memory,
-            )
-        except InfeasibleBudget:
-            return False
-        return plan.report.overhead <= overhead
+        own = {name: value for name, value in options.items() if name not in ("memory", "rule", "calibration")}
+        step = training_step(_with_backward(graph, options.get("optimizer")), StepOptions(**own))
+        least = _least_overhead(step, budget, strategy, memory)
+        return least is not None and least <= overhead
 
     low, high = 0, 1
     while high <= most and fits(high):
@@ -472,3 +421,18 @@ def largest_batch(
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
+
+
+def _least_overhead(step: Graph, budget: int, strategy: str, memory: MemoryModel) -> float | None:
+    """The overhead of the cheapest plan found within a budget; None where no plan fits."""
+    from planner import mxnet
+    from planner.planning.session import Session
+
+    mxnet.register()
+    session = Session(step, Request(strategy=strategy, memory=memory)).asking(budget=Budget(str(budget), budget))
+    try:
+        cost = session.solve().trace.cost
+    except InfeasibleBudget:
+        return None
+    once = session.keep_all.trace.cost
+    return cost / once - 1 if once else 0.0

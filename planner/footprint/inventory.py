@@ -1,4 +1,4 @@
-"""What a graph holds: counts and bytes by kind, phase and operator, and what the backward pass keeps alive."""
+"""What a graph holds: counts and bytes by kind, phase and operator, and what is saved for the backward pass."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Group(msgspec.Struct, frozen=True):
     Args:
         name: the kind, phase or operator.
         count: how many.
-        nbytes: bytes of the storages they make; of residents, their own.
-        saved_bytes: of these, forward storages that a backward op reads.
-        cost: summed, in the graph's unit.
+        nbytes: bytes of the storages they make; for residents, their own bytes.
+        saved_bytes: the part of `nbytes` in forward storages that a backward op reads.
+        cost: their sum, in the graph's unit.
     """
 
     name: str
@@ -33,16 +33,17 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Inventory(msgspec.Struct, frozen=True):
-    """See the fields; all bytes are exact.
+    """Counts and exact bytes of a graph.
 
     Args:
-        residents, phases, operators: groups, operators by falling bytes.
+        residents, phases, operators: groups; operators by falling bytes.
         saved_tensors, saved_bytes: forward storages that a backward op reads.
-        keep_all_peak_bytes, keep_all_peak_op, peak_lower_bound: in the memory model asked for.
+        keep_all_peak_bytes, keep_all_peak_op: the peak without recomputation, and the op that needs it.
+        peak_lower_bound: the lower bound on the peak of any plan, in bytes.
         candidate_cuts: places where Chen's planners may cut: the user's `stage` marks, else storages that alone carry
             the forward pass on.
         largest: (value, bytes) of the largest storages.
-        dead: ops whose removal nothing would notice.
+        dead: ops that contribute to no output.
         source: what the importer counted in the file, if any.
     """
 
@@ -86,11 +87,8 @@ def take_inventory(
         fresh = [t for t in op.outputs if graph.storage_root[t.name] == t.name]
         storages.extend((t.name, t.nbytes) for t in fresh)
         nbytes, kept = sum(t.nbytes for t in fresh), sum(t.nbytes for t in fresh if t.name in saved)
-        keys = (
-            [("residents", op.kind)]
-            if op.resident
-            else [("phases", op.phase or "none"), ("operators", op.op or "unnamed")]
-        )
+        ops = [("phases", op.phase or "none"), ("operators", op.op or "unnamed")]
+        keys = [("residents", op.kind)] if op.resident else ops
         for table, key in keys:
             row = groups[table].setdefault(key, [0, 0, 0, 0.0])
             for column, amount in enumerate((1, nbytes, kept, 0.0 if op.resident else op.cost)):

@@ -1,6 +1,4 @@
-"""The loss tail: logits, what the loss makes of them, and their gradients; what splitting it into chunks would
-leave.
-"""
+"""The loss tail (logits, values the loss makes of them, their gradients), and what it takes in chunks."""
 
 from __future__ import annotations
 
@@ -17,18 +15,18 @@ _SCALAR_BYTES: Final = 8
 
 
 class Tail(msgspec.Struct, frozen=True):
-    """What recomputation cannot go below in the loss tail, and what splitting it would leave.
+    """The lower bound on memory that the loss tail sets, and what splitting the loss into chunks would leave.
 
     Args:
         op: the op of the tail with the largest working set.
-        needed_bytes: what it needs by itself, residents included.
-        divisible_bytes: of these, what becomes 1/k in k chunks of the rows.
-        boundary_bytes: what the tail reads, and its gradient, which stay whole.
+        needed_bytes: what that op needs by itself, residents included.
+        divisible_bytes: the part of `needed_bytes` that becomes 1/k in k chunks of the rows.
+        boundary_bytes: values that the tail reads, and their gradients, which stay whole.
         resident_bytes: residents.
-        edge_bytes: what becomes 1/k of the gradient that leaves the tail.
-        weight_gradients_bytes: of the parameters whose product with it is summed over chunks.
+        edge_bytes: the part of the gradient leaving the tail that becomes 1/k.
+        weight_gradients_bytes: gradients of the parameters in the tail, summed over chunks.
         rest_bytes: what the ops outside the tail, and the update, need at least.
-        rows: that can be told apart, and so the most chunks; None where no shape says it.
+        rows: independent rows of the loss, and so the most chunks; None where no shape tells.
     """
 
     op: str
@@ -44,22 +42,15 @@ class Tail(msgspec.Struct, frozen=True):
     def chunked_bytes(self, chunks: int) -> int:
         """Bytes with the loss in so many equal chunks and all else recomputed; scalars are not counted.
 
-        The sum of the weight gradients so far is live throughout, and beside it that of one chunk while its gradient
-        leaves the tail.
+        The running sum of the weight gradients is always live; those of one chunk join it while its gradient leaves.
         """
-        whole, weights = (
-            self.resident_bytes + self.boundary_bytes + self.weight_gradients_bytes,
-            self.weight_gradients_bytes,
-        )
-        return max(
-            whole + -(-self.divisible_bytes // chunks), whole + -(-self.edge_bytes // chunks) + weights, self.rest_bytes
-        )
+        whole = self.resident_bytes + self.boundary_bytes + self.weight_gradients_bytes
+        within, leaving = -(-self.divisible_bytes // chunks), -(-self.edge_bytes // chunks)
+        return max(whole + within, whole + leaving + self.weight_gradients_bytes, self.rest_bytes)
 
 
 def loss_tail(work: Simulated) -> Tail | None:
-    """The op of the loss tail with the largest working set, and what of it would divide; None for a graph without
-    one.
-    """
+    """The loss tail of a run; None for a graph without one."""
     graph = work.graph
     values = {name for name, component in work.component.items() if component == "loss_tail"}
     if not values:
@@ -74,11 +65,8 @@ def loss_tail(work: Simulated) -> Tail | None:
     for op in graph.ops:
         if op.resident:
             continue
-        roots = {
-            graph.storage_root[value]
-            for value in (*op.reads, *(t.name for t in op.outputs))
-            if not graph.on_resident(value)
-        }
+        touched = (*op.reads, *(t.name for t in op.outputs))
+        roots = {graph.storage_root[value] for value in touched if not graph.on_resident(value)}
         shared = _takeable_bytes(graph, op)
         whole = sum(size[root] for root in roots) - shared + op.workspace
         if any(t.name in values for t in op.outputs):
@@ -95,21 +83,12 @@ def loss_tail(work: Simulated) -> Tail | None:
     resident = sum(work.residents.values())
     around = sum(size[root] for root in boundary) * (2 if any(op.phase == "backward" for op in graph.ops) else 1)
     update, _step = work.update_floor() or (0, None)
-    return Tail(
-        tail,
-        resident + needed,
-        divisible,
-        around,
-        resident,
-        edge,
-        weights,
-        max(resident + rest, update),
-        _rows(graph, values),
-    )
+    rest = max(resident + rest, update)
+    return Tail(tail, resident + needed, divisible, around, resident, edge, weights, rest, _rows(graph, values))
 
 
 def _rows(graph: Graph, tail: set[str]) -> int | None:
-    """As many as the loss has labels; without labels, as the largest value of the tail has beside its last axis."""
+    """The number of labels; without labels, the extent of the tail's largest value but for its last axis."""
     makers = (graph.producer[value] for value in tail)
     read = {value for op in makers if op.phase != "backward" for value in op.reads if value not in tail}
     labels = [t for t in map(graph.tensors.__getitem__, read) if t.shape is not None and not is_float(t.dtype)]

@@ -1,13 +1,12 @@
-"""What a command really takes: its process tree, sampled until it ends, and what PyTorch's allocator says of its
-devices.
+"""Measure a command: sample its process tree until it ends, and collect the device peaks that PyTorch reports.
 
-The tree's memory is the sum of PSS: a page that n processes map counts 1/n in each. A tree shares pages (libraries,
-pages of a fork not yet written, shared-memory batches of loader workers): the sum of RSS counts them once for each
-process, the sum of USS not at all. A page shared with programs outside the tree counts in part, so the sum depends on
-how many of those run; it is taken as no less than the largest RSS in the tree, which is all there is to say of one
-process. Only Linux has PSS; elsewhere the sum of RSS stands in, and is too high where pages are shared. Samples miss
-what came and went between them. The kernel keeps the highest RSS of each process that was waited for, without gaps;
-where that of the largest is above all samples, it is the peak. Pages that are swapped out are not counted.
+The tree's memory is the sum of PSS: a page that n processes map counts 1/n in each. Processes of a tree share pages
+(libraries, pages of a fork not yet written, shared-memory batches of loader workers): the sum of RSS counts them once
+for each process, the sum of USS not at all. A page shared with programs outside the tree counts in part, so the sum
+depends on how many of those run; it is raised to the largest RSS in the tree. Only Linux has PSS; elsewhere the sum of
+RSS stands in, and is too high where pages are shared. Samples miss short peaks between them; the kernel keeps the
+highest RSS of each finished process without gaps, and where the largest of those is above all samples, it is the peak.
+Pages that are swapped out are not counted.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ from planner.text import printable
 
 SHORTEST_SECONDS: Final = 0.01
 LONGEST_SECONDS: Final = 60.0
-_SLICE_SECONDS: Final = 0.1  # a signal waits no longer than this to be passed on
-_FIRST_SECONDS: Final = 0.01  # samples are this far apart at first, then twice as far each time up to the interval
+_SLICE_SECONDS: Final = 0.1  # the longest that a signal waits to be passed on
+_FIRST_SECONDS: Final = 0.01  # between the first samples; each pause is twice the last, up to the interval
 
 #: Processes now, highest bytes so far, seconds so far.
 Progress = Callable[[int, int, float], None]
@@ -47,7 +46,7 @@ class DevicePeak(msgspec.Struct, frozen=True):
         device, name: as PyTorch calls it.
         allocated_bytes: of live tensors (`max_memory_allocated`).
         reserved_bytes: of the segments held for them (`max_memory_reserved`).
-        processes: that reported; their peaks need not coincide.
+        processes: how many reported; their peaks need not coincide.
     """
 
     device: str
@@ -58,22 +57,21 @@ class DevicePeak(msgspec.Struct, frozen=True):
 
 
 class Measurement(msgspec.Struct, frozen=True):
-    """What `measure` saw.
+    """One measured run of a command.
 
     Args:
         command: what ran.
         exit_code: of the command; 128 + N if signal N ended it.
-        signal: its name, then.
+        signal: the name of that signal.
         host_bytes: the peak: the larger of the next two.
         sampled_bytes: the most that a sample found in the tree, by `method`.
-        kernel_bytes: highest RSS of the largest process, as the kernel counts; None where it cannot be told from our
-            own.
+        kernel_bytes: highest RSS of the largest process by the kernel's count; None if it may be this process's own.
         method: "pss" or "rss".
         processes: most at once.
         samples, interval_seconds, seconds: of the run.
         left_running: processes that the command left behind.
-        devices: what PyTorch reported; nothing comes from a process that was killed, from a worker of multiprocessing
-            by "fork" or "forkserver" (they skip what is left for the end), or from a Python run with -I, -E or -S.
+        devices: what PyTorch reported. A process that was killed, a worker of multiprocessing by "fork" or "forkserver"
+            and a Python run with -I, -E or -S report nothing.
     """
 
     command: tuple[str, ...]
@@ -91,27 +89,24 @@ class Measurement(msgspec.Struct, frozen=True):
     devices: tuple[DevicePeak, ...]
 
     def peak(self, kind: Kind | None = None) -> tuple[Kind, int]:
-        """The kind of memory, and the peak to hold a prediction against: live tensors on the fullest device, or the
-        host's.
+        """The kind of memory, and its peak to compare with a prediction; on devices, live tensors of the fullest one.
 
         Args:
-            kind: None: of the devices if any were used, else of the host.
+            kind: None: the devices if any were used, else the host.
         Raises:
-            PlannerError: no device was reported.
+            PlannerError: "device", and no device was reported.
         """
         if kind == "host" or (kind is None and not self.devices):
             return "host", self.host_bytes
         if not self.devices:
-            raise PlannerError(
-                "no device was reported: PyTorch must have used CUDA in a Python that reads PYTHONPATH, and that"
-                " was not killed"
-            )
+            needs = "PyTorch must have used CUDA in a Python that reads PYTHONPATH, and that was not killed"
+            raise PlannerError(f"no device was reported: {needs}")
         return "device", max(device.allocated_bytes for device in self.devices)
 
     def calibration(
         self, predicted: Prediction | None, *, baseline_bytes: int = 0, kind: Kind | None = None
     ) -> Calibration:
-        """The peak beside what was predicted; see `Calibration`."""
+        """The measured peak beside its prediction; see `Calibration`."""
         found, measured_bytes = self.peak(kind)
         return Calibration(found, measured_bytes, baseline_bytes, predicted, self.command)
 
@@ -123,24 +118,23 @@ def measure(
     stdout: int | None = None,
     progress: Progress | None = None,
 ) -> Measurement:
-    """Run a command to its end, and sample what its process tree holds.
+    """Run a command to its end, and sample the memory of its process tree.
 
-    Its input, output and errors are this process's own. An interrupt or a termination is passed on to the whole tree,
-    and the measurement goes on until the command ends; the third kills the tree. What the command leaves behind is
-    ended after an interrupt, and otherwise left alone, as it would be without a measurement.
+    The command shares input, output and errors with this process. An interrupt or a termination is passed on to the
+    whole tree, and the measurement goes on until the command ends; the third kills the tree. Processes that the command
+    leaves behind are ended after an interrupt, and otherwise left running, as without a measurement.
 
     Args:
         command: program and arguments; no shell.
         interval_seconds: between samples, from 0.01 to 60.
-        stdout: a file descriptor that the command's output goes to instead.
+        stdout: a file descriptor for the command's output.
         progress: called after each sample.
     Raises:
         PlannerError: the command cannot be started, or psutil is missing.
     """
     if not SHORTEST_SECONDS <= interval_seconds <= LONGEST_SECONDS:
-        raise PlannerError(
-            f"an interval of {interval_seconds} s is not from {SHORTEST_SECONDS} to {LONGEST_SECONDS:g} s"
-        )
+        allowed = f"from {SHORTEST_SECONDS} to {LONGEST_SECONDS:g} s"
+        raise PlannerError(f"an interval of {interval_seconds} s is not {allowed}")
     try:
         import psutil  # noqa: F401
     except ImportError:
@@ -190,23 +184,18 @@ def measure(
 
 
 def _start(command: Sequence[str], folder: str, stdout: int | None) -> subprocess.Popen[bytes]:
-    """The command, with the hook of `allocator_hook` for each Python in it."""
+    """Start the command, with `allocator_hook` for each Python in it."""
     if not command:
         raise PlannerError("there is no command to measure; write it after --, as planner measure -- python train.py")
     Path(folder, "sitecustomize.py").write_bytes(Path(allocator_hook.__file__).read_bytes())
     path = os.environ.get("PYTHONPATH")
-    environment = {
-        **os.environ,
-        "PYTHONPATH": f"{folder}{os.pathsep}{path}" if path else folder,
-        allocator_hook.FOLDER: folder,
-    }
+    ours = {"PYTHONPATH": f"{folder}{os.pathsep}{path}" if path else folder, allocator_hook.FOLDER: folder}
     try:
-        return subprocess.Popen(list(command), env=environment, stdout=stdout)
+        return subprocess.Popen(list(command), env={**os.environ, **ours}, stdout=stdout)
     except (OSError, ValueError) as error:
         name = printable(command[0])
-        fix = (
-            f"write python {name}" if name.endswith(".py") else "name a program on the PATH, or a file that can be run"
-        )
+        script = name.endswith(".py")
+        fix = f"write python {name}" if script else "name a program on the PATH, or a file that can be run"
         raise PlannerError(f"cannot run {name!r}: {getattr(error, 'strerror', None) or error}; {fix}") from None
 
 
@@ -223,11 +212,9 @@ def _ended(child: subprocess.Popen[bytes], interval_seconds: float, each_slice: 
 
 
 def _kernel_peaks() -> tuple[int, int]:
-    """Highest RSS in bytes of this process, and of the largest descendant waited for; zeros where the system does not
-    tell.
+    """Highest RSS in bytes of this process, and of the largest finished descendant; zeros where the system hides them.
 
-    A child begins as a copy of its parent and carries the parent's peak along, so only what is above ours is surely its
-    own.
+    A child begins as a copy of its parent and inherits the parent's peak, so only a peak above ours is surely its own.
     """
     try:
         import resource
@@ -251,9 +238,7 @@ class _Reported(msgspec.Struct):
 
 
 def _device_peaks(folder: Path) -> tuple[DevicePeak, ...]:
-    """What the processes reported, by device; processes may number their devices differently, so an identity counts
-    before a number.
-    """
+    """The reports of all processes, by device; its uuid comes first, as processes may number devices differently."""
     found: dict[str, DevicePeak] = {}
     for path in sorted(folder.glob("*.json")):
         try:
@@ -263,13 +248,11 @@ def _device_peaks(folder: Path) -> tuple[DevicePeak, ...]:
         for entry in entries:
             key = entry.uuid or entry.device
             seen = found.get(key, DevicePeak(entry.device, entry.name, 0, 0, 0))
-            found[key] = DevicePeak(
-                seen.device,
-                seen.name,
-                seen.allocated_bytes + entry.allocated_bytes,
-                seen.reserved_bytes + entry.reserved_bytes,
-                seen.processes + 1,
+            allocated, reserved = (
+                entry.allocated_bytes + seen.allocated_bytes,
+                entry.reserved_bytes + seen.reserved_bytes,
             )
+            found[key] = DevicePeak(seen.device, seen.name, allocated, reserved, seen.processes + 1)
     return tuple(sorted(found.values(), key=lambda peak: peak.device))
 
 

@@ -1,6 +1,4 @@
-"""Who holds what: a graph's ops by module, by op type and one by one, and whose backward reads what each of them
-made.
-"""
+"""A graph's ops by module, by op type and one by one, and the backward ops that read what each of them made."""
 
 from __future__ import annotations
 
@@ -13,19 +11,19 @@ import msgspec
 from planner.graph import Graph, Op, Tensor
 from planner.names import scoped
 
-Path = tuple[str, ...]  # of a layer or of a module around it, outermost first; () is the whole graph
+Path = tuple[str, ...]  # a layer or a module around it, outermost first; () is the whole graph
 Key = TypeVar("Key", Path, str)
 
-MOST_LEVELS: Final = 32  # a name of more parts is no tree that anybody reads
+MOST_LEVELS: Final = 32  # nobody reads a deeper tree; further parts of a name stay together
 UNREAD: Final = "unread"
 
 
 class Reader(msgspec.Struct, frozen=True):
-    """Whose backward reads what a row made.
+    """A row whose backward reads what another row made.
 
     Args:
         name: a module, an op type or a backward op, as the rows are.
-        storages, nbytes: that it reads. Several may read one storage, so these can add up to more than the row saves.
+        storages, nbytes: what it reads. Several may read one storage, so the sum can exceed what the row saves.
     """
 
     name: str
@@ -34,24 +32,23 @@ class Reader(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """Ops that stand together; bytes are of the storages they make, views apart, so rows of one depth add up to the
-    graph.
+    """A module, an op type or an op. Bytes are of storages, without views; rows of one depth add up to the graph.
 
     Args:
         name: of the module (dotted), the op type or the op.
         depth: parts of a module's name; 0 is the whole graph, and op types and ops are 1.
         ops: how many, of all phases.
-        op: the op type where the row is one layer: its forward op's.
-        phase: where the row is one op.
-        shape, dtype: of the value handed on to whatever comes after, where they are known.
-        parameters: elements of the parameters first read here, each counted once; None where a shape is not known.
-        parameter_bytes: theirs.
+        op: the type of the forward op, where the row is one layer.
+        phase: of the op, where the row is one op.
+        shape, dtype: of the value handed on to later ops, if known.
+        parameters: elements of the parameters first read here, each counted once; None where a shape is unknown.
+        parameter_bytes: their bytes.
         nbytes: of all storages made.
-        forward_bytes: of these, by ops of the forward pass, loss included.
-        saved_storages, saved_bytes: of these, read by a backward op, itself or through a view.
-        readers: whose backward reads them, in order of appearance.
+        forward_bytes: the part of `nbytes` made by the forward pass, loss included.
+        saved_storages, saved_bytes: the storages that a backward op reads, directly or through a view.
+        readers: the rows whose backward reads them, in order of appearance.
         flops, forward_flops, backward_flops: of all phases, and of two; a multiply-add is two.
-        unknown_flops: ops whose FLOPs the graph does not say; they count 0.
+        unknown_flops: ops whose FLOPs are unknown; they count 0.
         cost: of running each op once, in the graph's unit.
     """
 
@@ -77,7 +74,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Breakdown(msgspec.Struct, frozen=True):
-    """One graph, told three ways.
+    """One graph, added up in three ways.
 
     Args:
         total: the whole graph.
@@ -96,9 +93,8 @@ class Breakdown(msgspec.Struct, frozen=True):
 def break_down(graph: Graph) -> Breakdown:
     """Add up a graph by module, by op type and op by op.
 
-    The module of an op is its `module` attribute, or its name without the last part. Where an op's name goes on from
-    that of another op or of a parameter, as `conv1.bwd` and `conv1.weight.update` do, it belongs to the layer of that
-    one.
+    The module of an op is its `module` attribute, or its name without the last part. An op whose name extends that of
+    another op or of a parameter, as `conv1.bwd` and `conv1.weight.update` do, belongs to that one's layer.
 
     >>> from planner.zoo import resnet
     >>> from planner.lowering.schema import lower
@@ -126,9 +122,8 @@ def break_down(graph: Graph) -> Breakdown:
         heads=heads,
         handed_on=_handed_on(graph, layers),
     )
-    types = _rows(
-        graph, {op.name: [_type(op)] for op in computed}, reader=lambda _, op: _type(op), unread=lambda _: [UNREAD]
-    )
+    by_type = {op.name: [op.op or "unnamed"] for op in computed}
+    types = _rows(graph, by_type, reader=lambda _, op: op.op or "unnamed", unread=lambda _: [UNREAD])
     ops = _rows(
         graph,
         {op.name: [op.name] for op in computed},
@@ -147,9 +142,9 @@ def break_down(graph: Graph) -> Breakdown:
 
 
 def saved_readers(graph: Graph) -> dict[str, tuple[str, ...]]:
-    """By storage made in the forward pass that a backward op reads, through views or not: those ops, in program order.
+    """By forward storage, the backward ops that read it, through views or not, in program order.
 
-    Storages of residents are left out: they are there anyway.
+    Storages that no backward op reads, and those of residents, are left out.
 
     >>> from planner.graph import Op, Tensor
     >>> a = Op("a", (Tensor("a", 4),), phase="forward")
@@ -170,7 +165,7 @@ def saved_readers(graph: Graph) -> dict[str, tuple[str, ...]]:
 
 
 class _Tally:
-    """One row while it is added up."""
+    """Running sums of one row."""
 
     def __init__(self) -> None:
         self.ops: list[Op] = []
@@ -239,9 +234,9 @@ def _rows(
 
     Args:
         keys: by op, the rows it counts in.
-        reader: what a row calls a backward op.
+        reader: the name that a row uses for a backward op.
         unread: the rows of a parameter that no op reads.
-        heads, handed_on: by row, the op that gives it its type, and the value that gives it its shape.
+        heads, handed_on: by row, the op that gives its type, and the value that gives its shape.
     """
     tallies: dict[Key, _Tally] = {}
     saved = saved_readers(graph)
@@ -266,12 +261,8 @@ def _rows(
     }
 
 
-def _type(op: Op) -> str:
-    return op.op or "unnamed"
-
-
 def _path(op: Op) -> Path:
-    """Where an op stands by its own module and name."""
+    """The path of an op by its own module and name."""
     name, module = scoped(op.name), scoped(op.module) if op.module else ()
     path = name if name[: len(module)] == module else (*module, name[-1])
     return path if len(path) <= MOST_LEVELS else (*path[: MOST_LEVELS - 1], ".".join(path[MOST_LEVELS - 1 :]))
@@ -306,9 +297,7 @@ def _layers(graph: Graph) -> dict[str, Path]:
 
 
 def _handed_on(graph: Graph, layers: Mapping[str, Path]) -> dict[Path, Tensor]:
-    """By layer or module, the last value of its forward pass that is read outside, or is an output; else the last it
-    makes.
-    """
+    """By layer or module, the last value of its forward pass that is an output or read outside; else the last made."""
     handed: dict[Path, Tensor] = {}
     made: dict[Path, Tensor] = {}
     for op in graph.ops:

@@ -1,4 +1,4 @@
-"""The process tree of a command, and what it holds. psutil is imported when a tree is made."""
+"""The process tree of a command, and the memory it holds. psutil is imported when a tree is made."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from psutil import Process
 
 _LEAVING_SECONDS: Final = 0.5  # for processes that end because the command did
-_GRACE_SECONDS: Final = 3.0  # between asking what is left to end, and killing it
+_GRACE_SECONDS: Final = 3.0  # between asking leftover processes to end, and killing them
 
 
 class Tree:
-    """The processes of a command, and the most that they held.
+    """The processes of a command, and the most memory that they held.
 
     Args:
         pid: of the command.
@@ -36,10 +36,9 @@ class Tree:
         self.sampled_bytes = self.processes = self.most_processes = 0
 
     def alive(self) -> set[Process]:
-        """Those that run; who lost its parent is still ours, and so are its children."""
+        """Processes that run; an orphan of the tree still belongs to it, and so do its children."""
         found: set[Process] = set()
-        # parents first: one look finds most
-        for process in sorted(self._seen, key=lambda process: process.create_time()):
+        for process in sorted(self._seen, key=lambda process: process.create_time()):  # parents first
             if process not in found and process.is_running():
                 with suppress(self._psutil.Error):
                     found |= {process, *process.children(recursive=True)}
@@ -47,8 +46,7 @@ class Tree:
         return found
 
     def sample(self) -> None:
-        """Add up what the tree holds now."""
-        # 0: it has ended
+        """Add up the memory that the tree holds now; a process of 0 bytes has ended."""
         resident = {process: nbytes for process in self.alive() if (nbytes := self._resident_bytes(process))}
         self.processes = len(resident)
         self.most_processes = max(self.most_processes, self.processes)
@@ -58,12 +56,11 @@ class Tree:
             self.sampled_bytes = max(self.sampled_bytes, self._together_bytes(resident))
 
     def _together_bytes(self, resident: dict[Process, int]) -> int:
-        """The sum of PSS, unless what changes while it is read would count twice.
+        """The sum of PSS, or 0 if it may count a page twice.
 
-        Where a process ends meanwhile, its shares go to the others: 0, the next sample will tell. A child made by vfork
-            has its
-        parent's pages for its own until it becomes another program; read first, it has had time to, and has little left
-        after.
+        Where a process ends while the others are read, its shares go to them: 0, the next sample will tell. A child
+        made by vfork shows its parent's pages as its own until it becomes another program; the youngest are read first,
+        so that the second reading finds them changed.
         """
         youngest_first = sorted(resident, key=lambda process: process.create_time(), reverse=True)
         total = sum(self._share_bytes(process, resident[process]) for process in youngest_first)
@@ -81,21 +78,19 @@ class Tree:
             return resident_bytes
         try:
             return int(process.memory_full_info().pss)
-        except self._psutil.AccessDenied:  # it changed its user
+        except self._psutil.AccessDenied:  # the process changed its user
             return resident_bytes
         except self._psutil.Error:
             return 0
 
     def send(self, number: int) -> None:
-        """Send a signal to all of them."""
+        """Send a signal to every process of the tree."""
         for process in self.alive():
             with suppress(self._psutil.Error, OSError, ValueError):
                 process.send_signal(number)
 
     def left(self, *, wait_seconds: float = _LEAVING_SECONDS) -> list[Process]:
-        """Those that still run, after a moment to end by themselves; also those that no sample saw, by their
-        environment.
-        """
+        """Processes that still run after a moment to end by themselves; an environment tells those no sample saw."""
         found = self.alive()
         for process in self._psutil.process_iter():
             with suppress(self._psutil.Error, OSError):

@@ -1,4 +1,4 @@
-"""What each value of a training step is to a person: parameter, gradient, optimizer state, activation, loss tail."""
+"""The component of each value of a training step: parameter, gradient, optimizer state, activation, loss tail."""
 
 from __future__ import annotations
 
@@ -9,24 +9,22 @@ from planner.graph import Graph
 from planner.lowering.step import Target, targets_of
 
 COMPONENTS: Final = (
-    "inputs", "parameters", "parameter_copies", "gradients", "optimizer_state", "master_weights", "activations",
-        "activation_gradients",
-    "loss_tail", "workspace", "other",
+    "inputs", "parameters", "parameter_copies", "gradients", "optimizer_state", "master_weights",
+    "activations", "activation_gradients", "loss_tail", "workspace", "other",
 )  # fmt: skip
 _LOSS_OPS: Final = frozenset({"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss", "SoftmaxOutput"})
-_THROUGH: Final = frozenset(
-    {"Cast", "Reshape", "Flatten", "Identity", "Squeeze", "Unsqueeze", "Softmax", "LogSoftmax", "Log"}
-)
+_THROUGH: Final = frozenset({
+    "Cast", "Reshape", "Flatten", "Identity", "Squeeze", "Unsqueeze", "Softmax", "LogSoftmax", "Log",
+})  # fmt: skip
 _SUMS: Final = frozenset({"Add", "Sum", "Cast", "Accumulate", "GradientBuffer"})
 _STEP_ROLES: Final = {
-    "OptimizerState": "optimizer_state",
-    "MasterWeights": "master_weights",
-    "StepTemporary": "workspace",
-}
+    "OptimizerState": "optimizer_state", "MasterWeights": "master_weights", "StepTemporary": "workspace",
+}  # fmt: skip
+_RESIDENT_ROLES: Final = {"input": "inputs", "parameter": "parameters"}
 
 
 def roles(graph: Graph) -> dict[str, str]:
-    """For each value, what it is to a person."""
+    """The component of each value."""
     targets = targets_of(graph)
     states = {state for target in targets for state in target.states}
     for target in targets:  # states that come into being in the first iteration
@@ -38,16 +36,14 @@ def roles(graph: Graph) -> dict[str, str]:
     found: dict[str, str] = {}
     for op in graph.ops:
         for t in op.outputs:
-            root = graph.producer[graph.storage_root[t.name]]
             name = graph.storage_root[t.name]
+            root = graph.producer[name]
             if root.op in _STEP_ROLES:
                 kind = _STEP_ROLES[root.op]
             elif root.op == "GradientBuffer" or t.name in gradients or name in gradients:
                 kind = "gradients"
             elif root.resident:
-                kind = {"input": "inputs", "parameter": "parameters"}.get(
-                    root.kind, "optimizer_state" if name in states else "other"
-                )
+                kind = _RESIDENT_ROLES.get(root.kind, "optimizer_state" if name in states else "other")
             elif t.name in tail:
                 kind = "loss_tail"
             elif op.phase == "backward":
@@ -69,7 +65,7 @@ def gradient_buffers(graph: Graph) -> set[str]:
 
 
 def _gradient_values(graph: Graph, targets: Iterable[Target]) -> set[str]:
-    """Gradients of parameters and the terms they are summed from."""
+    """Gradients of parameters, and the terms of their sums."""
     found = {target.gradient for target in targets}
     buffers = gradient_buffers(graph)
     for op in graph.ops:
@@ -87,7 +83,7 @@ def _gradient_values(graph: Graph, targets: Iterable[Target]) -> set[str]:
 
 
 def _loss_tail(graph: Graph) -> set[str]:
-    """Logits, their copies in other dtypes, what the loss makes, and the gradients of these."""
+    """Logits, their copies in other dtypes, values the loss makes, and the gradients of all these."""
     found: set[str] = set()
     for op in graph.ops:
         if not op.resident and (op.phase == "loss" or (op.op in _LOSS_OPS and op.phase != "backward")):

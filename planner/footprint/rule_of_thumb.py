@@ -1,6 +1,4 @@
-"""The rule of thumb people use for the memory of a training step, as written in the CS231n notes: to be compared with a
-simulation.
-"""
+"""The rule of thumb of the CS231n notes for the memory of a training step, to compare with a simulation."""
 
 from __future__ import annotations
 
@@ -20,10 +18,9 @@ class RuleOfThumb(msgspec.Struct, frozen=True):
     """The estimate of the CS231n notes, beside the simulation; see `rule_of_thumb`.
 
     Args:
-        parameters_bytes, activations_bytes, inputs_bytes: what it counts, once, the whole batch.
+        parameters_bytes, activations_bytes, inputs_bytes: of the whole batch, each counted once.
         factor: copies of the parameters.
-        lowering_bytes: im2col matrices of all convolutions, if asked for: N * C_in * k_h * k_w * H_out * W_out elements
-            each.
+        lowering_bytes: im2col matrices of all convolutions, if asked for; see `estimate`.
         total_bytes: factor * parameters + 2 * activations + inputs + lowering.
     """
 
@@ -45,17 +42,16 @@ def rule_of_thumb(
     optimizer: str | None = "momentum",
     itemsize: int = 4,
 ) -> int:
-    """Bytes of training by the rule of the CS231n notes: parameters x factor + batch x (2 x activations + inputs), x
-    itemsize.
+    """Bytes of training by the CS231n notes: itemsize x (parameters x factor + batch x (2 x activations + inputs)).
 
     Args:
         parameters: elements.
-        activations: elements of one example: W * H * depth of each layer, outputs of fully connected ones; twice, for
-            their gradients.
+        activations: elements of one example: W * H * depth of each layer, outputs of fully connected ones; counted
+            twice, for their gradients.
         batch: examples.
         inputs: elements of one example, if they are to be counted.
-        optimizer: None is inference (the parameters once, the activations once); sgd 2, momentum, Adagrad and RMSProp
-            3, Adam 4 copies. Some sources give 3 for Adam too, which has two states: 4.
+        optimizer: sgd has factor 2; momentum, Adagrad and RMSProp 3; Adam 4, for its two states, though some sources
+            give 3. None is inference: parameters and activations once.
         itemsize: bytes of an element.
 
     >>> round(rule_of_thumb(813_802, 56_586) / 2**20, 2), round(rule_of_thumb(813_802, 56_586, batch=128) / 2**20, 2)
@@ -68,9 +64,7 @@ def rule_of_thumb(
 
 
 def rule_for(graph: Graph, optimizer: str | None, *, lowering: bool) -> RuleOfThumb:
-    """The rule applied to a graph: outputs of convolutions, poolings and fully connected layers; of all forward ops
-    without `op`.
-    """
+    """The rule applied to a graph: outputs of convolutions, poolings, fully connected layers and ops without a type."""
     training = any(op.phase in ("backward", "update") for op in graph.ops)
     parameters = sum(t.nbytes for op in graph.ops if op.kind == "parameter" for t in op.outputs)
     inputs = sum(t.nbytes for op in graph.ops if op.kind == "input" for t in op.outputs)

@@ -1,4 +1,4 @@
-"""Signals that come while a command runs: they are for the command."""
+"""Signals that come while a command runs, and are passed on to it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ class Signals:
         self._waiting.append(number)
 
     def pass_on(self, tree: Tree) -> None:
-        """Send what came to the tree. What was typed at the terminal has reached it already, and twice may mean more
-        than once.
-        """
+        """Send the signals that came to the tree, but for Ctrl-C at the terminal, which has reached it already."""
         while self._waiting:
             number = self._waiting.pop(0)
             self._passed += 1
@@ -40,7 +38,7 @@ class Signals:
 
 @contextmanager
 def listening() -> Iterator[Signals]:
-    """Keep signals instead of ending; those that this process ignores stay ignored. Only the main thread can."""
+    """Keep signals instead of ending on them; ignored ones stay ignored. Only the main thread can do so."""
     signals = Signals()
     before: dict[int, Any] = {}
     try:
@@ -56,7 +54,7 @@ def listening() -> Iterator[Signals]:
 
 
 def _in_foreground() -> bool:
-    """True if what is typed at the terminal goes to this process and, in the same group, to the command."""
+    """True if Ctrl-C at the terminal reaches this process and, in the same group, the command."""
     if os.name == "nt":
         return True
     try:

@@ -5,17 +5,30 @@ from __future__ import annotations
 import codecs
 import os
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Union
 
 import msgspec
 import networkx as nx
 
 from planner.errors import GraphError
+from planner.files import refuse_larger
 from planner.graph import FORMAT, Graph
+from planner.lowering.schema import lower
 from planner.text import shown
 
+#: What a graph may be given as; a path names an ONNX or JSON file.
+GraphLike = Union[nx.DiGraph, Graph, str, os.PathLike[str]]
 _START_BYTES: Final = 4096  # white space before JSON is shorter
 _MARKS: Final = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def as_graph(graph: GraphLike) -> Graph:
+    """The program of a graph in any form.
+
+    Raises:
+        GraphError: unreadable or invalid.
+    """
+    return lower(read_graph(graph) if isinstance(graph, (str, os.PathLike)) else graph)
 
 
 def read_graph(path: str | os.PathLike[str], **onnx_options: Any) -> Graph | nx.DiGraph:
@@ -33,6 +46,8 @@ def read_graph(path: str | os.PathLike[str], **onnx_options: Any) -> Graph | nx.
             is_json = (
                 Path(path).suffix.lower() == ".json" or start.startswith(_MARKS) or start.lstrip()[:1] in (b"{", b"[")
             )
+            if is_json:
+                refuse_larger(file, f"graph {str(path)!r}", GraphError)
             content = start + file.read() if is_json else b""
     except OSError as error:
         raise GraphError(f"cannot read graph {str(path)!r}: {error.strerror or error}") from None
@@ -67,7 +82,7 @@ def from_json(content: bytes, *, name: str = "graph") -> Graph | nx.DiGraph:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise GraphError(f"{name!r} is not JSON: {error}") from None
     if isinstance(parts, dict) and parts.get("format") == FORMAT:
-        return Graph.from_json(content)
+        return Graph.from_head(parts)
     if isinstance(parts, dict) and isinstance(parts.get("nodes"), list):
         try:
             return _from_node_link(parts, name)

@@ -6,8 +6,8 @@ from planner.bounds.peak import PeakBound, parts_of, peak_lower_bound
 from planner.errors import InfeasibleBudget
 from planner.graph import Graph
 from planner.memory import MemoryModel
-from planner.remedies import Shortfall
-from planner.units import format_bytes
+from planner.remedies import SMALLER_BATCH, Remedy, Shortfall
+from planner.units import exactly, format_bytes
 
 
 def infeasible(
@@ -39,7 +39,7 @@ def infeasible(
     scope = "" if memory.scope == "total" else f" in scope {memory.scope!r}"
     what = "the outputs at the end need" if bound.op is None else f"op {bound.op!r} alone needs"
     needs = f"{what} {format_bytes(floor)} ({_breakdown(graph, memory, bound)})"
-    asked = f"{_exactly(budget)}{scope}"
+    asked = f"{exactly(budget)}{scope}"
     if shortfall is not None and shortfall.phase is not None:
         why = _alone(shortfall, memory, needs, same=shortfall.op == bound.op)
         if proven:
@@ -51,15 +51,15 @@ def infeasible(
     elif impossible:
         message = f"no plan fits {asked}: that is proven for any recomputation and any order, though {needs}."
     else:
-        message = f"no plan of {found_by!r} fits {asked}; no plan at all goes below {_exactly(floor)}: {needs}."
+        message = f"no plan of {found_by!r} fits {asked}; no plan at all goes below {exactly(floor)}: {needs}."
     if live_fit is not None:
         message += f" Live bytes alone would fit ({live_fit} bytes): packing the buffers into one arena needs more."
     if shortfall is not None:
-        message += "".join(f" {remedy.sentence}" for remedy in shortfall.remedies if remedy.fits)
+        message += "".join(f" {_sentence(remedy)}" for remedy in shortfall.remedies if remedy.fits)
     if within:
         message += f" Within the policy, that is: {within}."
     smaller = ", or make the batch smaller" if shortfall is None or shortfall.batch_helps else ""
-    message += f"\nLeast that works: {_exactly(minimum)[:-1]}, {found_by!r}). Raise the budget to that{smaller}."
+    message += f"\nLeast that works: {exactly(minimum)[:-1]}, {found_by!r}). Raise the budget to that{smaller}."
     return InfeasibleBudget(
         message,
         budget=budget,
@@ -80,7 +80,7 @@ def _alone(shortfall: Shortfall, memory: MemoryModel, needs: str, *, same: bool)
         return f"{what} is too large: {needs}"
     nbytes = memory.needed_bytes(shortfall.nbytes)
     parts = _listed([*shortfall.parts, ("reserve", nbytes - shortfall.nbytes)])
-    return f"{what} (op {shortfall.op!r}) alone needs {_exactly(nbytes)[:-1]}{f': {parts}' if parts else ''})"
+    return f"{what} (op {shortfall.op!r}) alone needs {exactly(nbytes)[:-1]}{f': {parts}' if parts else ''})"
 
 
 def _breakdown(graph: Graph, memory: MemoryModel, bound: PeakBound) -> str:
@@ -93,5 +93,9 @@ def _listed(parts: list[tuple[str, int]]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {format_bytes(nbytes)}" for name, nbytes in parts if nbytes)
 
 
-def _exactly(nbytes: int) -> str:
-    return f"{format_bytes(nbytes)} ({nbytes} bytes)"
+def _sentence(remedy: Remedy) -> str:
+    """The action and what the step takes then; for a smaller batch, its note, which says how much smaller."""
+    if remedy.action == SMALLER_BATCH:
+        return remedy.note
+    action = remedy.action[:1].upper() + remedy.action[1:]
+    return f"{action}: {'at least ' if remedy.at_least else ''}{exactly(remedy.peak_bytes)}."
