@@ -1,4 +1,4 @@
-"""Rules of the user's, which win over any search: what must stay, and what must be computed again."""
+"""The user's policy wins over any search: its patterns say which ops to save and which to recompute."""
 
 from __future__ import annotations
 

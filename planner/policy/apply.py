@@ -1,4 +1,4 @@
-"""Sequences of ops that keep nothing of some ops for the backward pass."""
+"""Make sequences of ops obey a policy: none of the chosen ops' values waits for the backward pass."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from planner.kernels.mark_rerun import mirror, read_runs
 from planner.policy.check import forward_ops
 
 
-class Mirror:
-    """Makes sequences of ops obey, for any set of ops of which nothing may wait.
+class AppliedProgram:
+    """A program whose sequences of ops can be made to obey, for any set of ops to recompute.
 
     Args:
         evaluator: of the program.
@@ -30,9 +30,7 @@ class Mirror:
         return flags
 
     def obeyed(self, sequence: Ints, rerun: frozenset[str]) -> Ints:
-        """The sequence with further runs where a rule is broken, and without reruns that nothing reads; itself if it
-        obeys.
-        """
+        """The sequence, with a rerun wherever a value would wait, and without reruns that nothing reads."""
         arrays = self.evaluator.encoded.arrays
         marked = self._flags(rerun)
         result = np.empty(len(sequence) + len(rerun) + 1, dtype=np.int64)
@@ -40,16 +38,13 @@ class Mirror:
         if length > len(result):
             result = np.empty(length, dtype=np.int64)
             mirror(arrays, sequence, marked, self._in_forward, result)
+        read, newest = np.empty(len(arrays.producer), np.bool_), np.empty(len(marked), np.int64)
         keep = np.empty(length, dtype=np.bool_)
-        read_runs(
-            arrays, result[:length], np.empty(len(arrays.producer), np.bool_), np.empty(len(marked), np.int64), keep
-        )
+        read_runs(arrays, result[:length], read, newest, keep)
         return result[:length][keep]
 
     def must_rerun(self, rerun: Iterable[str]) -> list[str]:
-        """Ops that every plan runs again: something outside the forward part reads them, or a further run of another
-        does.
-        """
+        """Ops that every obedient plan runs again: an op outside the forward part reads them, or such a rerun does."""
         graph = self.evaluator.graph
         wanted: set[str] = set()
         marked = set(rerun)

@@ -1,4 +1,4 @@
-"""What a rule says: presets, and patterns over names, op types and modules."""
+"""Patterns over names, op types and modules of ops, and the names of presets."""
 
 from __future__ import annotations
 
@@ -9,53 +9,53 @@ from typing import Any, Final
 
 from planner.errors import PlannerError
 from planner.graph import Graph, Op
-from planner.text import printable
+from planner.text import shown
 
-#: Words that stand for a whole set of rules, where `recompute` takes patterns.
+#: Words that stand for a whole set of patterns in `recompute`.
 PRESETS: Final = ("none", "selective", "full", "auto")
+Names = Callable[[Op], Iterator[str]]
 _SHOWN: Final = 5
 
 
 def rule_list(given: Any, *, option: str) -> tuple[str, ...]:
-    """Patterns as they were given, one or many; the preset "auto" asks for nothing and is left out, and so are repeats.
+    """Patterns as given, one or many, without repeats and without the preset "auto", which asks for nothing.
 
     Args:
         option: "save" or "recompute", for the error.
     Raises:
-        PlannerError: not a string, nor a list of them, or two presets.
+        PlannerError: neither a string nor a list of strings, or two presets.
 
     >>> rule_list("op:Relu", option="recompute"), rule_list(["auto"], option="recompute")
     (('op:Relu',), ())
     """
     listed = (given,) if isinstance(given, str) else given
     if not isinstance(listed, Iterable) or isinstance(listed, (bytes, dict)):
-        raise PlannerError(f"{option}={printable(repr(given))} is neither a pattern nor a list of patterns")
-    rules = tuple(listed)
-    for rule in rules:
-        if not isinstance(rule, str) or not rule:
-            raise PlannerError(
-                f"{option}: {printable(repr(rule))} is not a pattern; write a name, or op:TYPE, or module:NAME"
-            )
-    presets = [rule for rule in dict.fromkeys(rules) if rule in PRESETS]
+        raise PlannerError(f"{option}={shown(given)} is neither a pattern nor a list of patterns")
+    patterns = tuple(listed)
+    for pattern in patterns:
+        if not isinstance(pattern, str) or not pattern:
+            fix = "write a name, or op:TYPE, or module:NAME"
+            raise PlannerError(f"{option}: {shown(pattern)} is not a pattern; {fix}")
+    once = tuple(dict.fromkeys(patterns))
     if option != "recompute":
-        return tuple(dict.fromkeys(rules))
+        return once
+    presets = [pattern for pattern in once if pattern in PRESETS]
     if len(presets) > 1:
         raise PlannerError(f"recompute: {presets[0]!r} and {presets[1]!r} are both presets; give one of them")
-    return tuple(dict.fromkeys(rule for rule in rules if rule != "auto"))
+    return tuple(pattern for pattern in once if pattern != "auto")
 
 
 def matching(graph: Graph, pattern: str, *, option: str) -> tuple[str, ...]:
-    """Ops that a pattern names, in program order; residents, which are always kept, are none of them.
+    """Ops that a pattern names, in program order; residents are always kept, so no pattern names them.
 
-    `*`, `?` and `[...]` are those of file names; case counts. A pattern that equals a name means it, whatever is in it.
+    `*`, `?` and `[...]` are those of file names; case counts. A pattern that equals a name means that name.
 
     Args:
-        pattern: over names of ops and of their values; `op:` before it: over op types; `module:`: over modules, and
-            what is inside a module that matches is meant too; `name:` says that names are meant, for one that begins
-            like these or is a preset.
-        option: for the error.
+        pattern: over names of ops and of their values; with `op:` before it over op types; with `module:` over modules,
+            whose inner modules match too; with `name:` over names, for a name that begins like these or is a preset.
+        option: "save" or "recompute", for the error.
     Raises:
-        PlannerError: it names no op.
+        PlannerError: the pattern names no op.
     """
     kind, colon, rest = pattern.partition(":")
     names_of = _KINDS.get(kind) if colon else None
@@ -75,9 +75,8 @@ def matching(graph: Graph, pattern: str, *, option: str) -> tuple[str, ...]:
                 break
     if not found:
         if option == "save" and pattern in PRESETS:
-            raise PlannerError(
-                f"save: {pattern!r} is a preset of recompute; write name:{pattern} for a value of that name"
-            )
+            fix = f"write name:{pattern} for a value of that name"
+            raise PlannerError(f"save: {pattern!r} is a preset of recompute; {fix}")
         presets = PRESETS if option == "recompute" and names_of is None else ()
         raise PlannerError(f"{option}: {pattern!r} names no op{_instead(graph, wanted, of, matches, presets)}")
     return tuple(found)
@@ -102,22 +101,14 @@ def _modules(op: Op) -> Iterator[str]:
         name = name[: max(name.rfind("."), name.rfind("/"), 0)]
 
 
-_KINDS: Final[dict[str, Callable[[Op], Iterator[str]]]] = {"name": _names, "op": _types, "module": _modules}
+_KINDS: Final[dict[str, Names]] = {"name": _names, "op": _types, "module": _modules}
 
 
-def _instead(
-    graph: Graph,
-    wanted: str,
-    of: Callable[[Op], Iterator[str]],
-    matches: Callable[[str], object],
-    presets: tuple[str, ...],
-) -> str:
-    """What there is instead."""
-    residents = [
-        op.name for op in graph.ops if op.resident and any(name == wanted or matches(name) for name in _names(op))
-    ]
-    if residents and of is _names:
-        return f": {residents[0]!r} is an input, parameter or state, and always kept"
+def _instead(graph: Graph, wanted: str, of: Names, matches: Callable[[str], object], presets: tuple[str, ...]) -> str:
+    """Why a pattern names no op, and names close to it."""
+    for op in graph.ops if of is _names else ():
+        if op.resident and any(name == wanted or matches(name) for name in _names(op)):
+            return f": {op.name!r} is an input, parameter or state, and always kept"
     there = dict.fromkeys(name for op in graph.ops if not op.resident for name in of(op))
     if not there:
         return f"; no op of this graph has {'a type' if of is _types else 'a module'}"

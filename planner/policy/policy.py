@@ -1,4 +1,4 @@
-"""Rules on one graph: the graph that a search sees for them, and what it proposes, made obedient."""
+"""A policy on one graph: the graph that a search sees, and how its proposals are made to obey."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Final
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from planner.analysis.arrays import Ints
 from planner.analysis.evaluator import evaluator_of
 from planner.errors import InfeasibleBudget, TimeLimit
 from planner.graph import Graph, Op
 from planner.memory import MemoryModel
-from planner.policy.apply import Mirror
+from planner.policy.apply import AppliedProgram
 from planner.policy.check import check_obeyed
 from planner.problem import Problem, Proposal, Strategy, Watch
 from planner.report import PatternReport
@@ -25,22 +25,20 @@ _TWIN: Final = " again"
 
 
 class Policy:
-    """What must stay and what must be computed again, on one graph.
+    """Which ops of one graph to save and which to recompute, as the user's patterns say.
 
-    A search knows of no rules: it is given a graph in which they hold (`search_graph`), and what it proposes there is
-    put back onto the program (`ask`).
+    A search knows no policy: it sees a graph in which the policy holds (`search_graph`), and its proposals are put back
+    onto the program (`ask`).
 
     Args:
         graph, memory: the program, and how its bytes are counted.
         save, recompute: the patterns.
         saved: ops that run once.
-        rerun: ops of which nothing waits for the backward pass: what it reads of them is made after the forward part
-            has run, and what the forward part read is freed before. This is the original's mirror attribute, set by the
-            user.
-        rulings: what came of each rule.
-    Source: Chen et al. 2016, Alg. 2 and section 4.1 (m(v) set by the user). Ours differs: the rules bind every search,
-    views of a value
-        that is made again are made again with it, and values that the original cannot drop are named.
+        rerun: ops whose values do not wait for the backward pass: what the forward part read is freed before it, and
+            what the backward pass reads is made after the forward part. The original's mirror attribute, set by users.
+        rulings: what became of each pattern.
+    Source: Chen et al. 2016, Alg. 2 and section 4.1 (m(v) set by the user). Ours differs: the policy binds every
+        search, views of a recomputed value are recomputed with it, and values that the original cannot drop are named.
     """
 
     def __init__(
@@ -56,22 +54,22 @@ class Policy:
     ) -> None:
         self.graph, self.memory, self.save, self.recompute = graph, memory, tuple(save), tuple(recompute)
         self.saved, self.rerun, self.rulings = saved, rerun, rulings
-        self._mirror = Mirror(evaluator_of(graph, memory))
+        self._applied = AppliedProgram(evaluator_of(graph, memory))
 
     @cached_property
     def base(self) -> Schedule:
-        """The cheapest schedule that obeys: program order, every op once, and again what must be."""
-        return self._mirror.evaluator.schedule(self._base)
+        """The cheapest schedule that obeys: program order, every op once, and the reruns that the policy needs."""
+        return self._applied.evaluator.schedule(self._base)
 
     @cached_property
     def _base(self) -> Ints:
-        return self._mirror.obeyed(self._mirror.evaluator.keep_all, self.rerun)
+        return self._applied.obeyed(self._applied.evaluator.keep_all, self.rerun)
 
     @cached_property
     def cost_lower_bound(self) -> float:
-        """One run of each op, and one more of each that must run again in any plan that obeys."""
+        """Cost of one run of each op, and of one rerun of each op that every obedient plan runs again."""
         costs = {op.name: op.cost for op in self.graph.ops if not op.resident}
-        return math.fsum([*costs.values(), *(costs[name] for name in self._mirror.must_rerun(self.rerun))])
+        return math.fsum([*costs.values(), *(costs[name] for name in self._applied.must_rerun(self.rerun))])
 
     @cached_property
     def _kept_graph(self) -> Graph:
@@ -80,17 +78,15 @@ class Policy:
 
     @cached_property
     def search_graph(self) -> Graph:
-        """The program as a search is to see it: saved ops run at most once, and each further run of `base` is an op of
-        its own, which
-        what comes after it reads."""
+        """The program for a search: saved ops run at most once, and each rerun of `base` is an op of its own."""
         return Graph(self._unrolled(), name=self.graph.name) if self.rerun else self._kept_graph
 
     def _once(self, op: Op) -> Op:
-        return msgspec.structs.replace(op, recomputable=False) if op.name in self.saved else op
+        return replace(op, recomputable=False) if op.name in self.saved else op
 
     def _unrolled(self) -> list[Op]:
         """Ops of `base`, one for each of its runs."""
-        names = self._mirror.evaluator.encoded.op_names
+        names = self._applied.evaluator.encoded.op_names
         taken = {*self.graph.op_named, *self.graph.tensors}
         left = np.bincount(self._base, minlength=len(names)).tolist()
         current: dict[str, str] = {}
@@ -103,29 +99,24 @@ class Policy:
             twin = op.name in seen
             suffix = _free_suffix(op, taken) if twin else ""
             taken.update([op.name + suffix, *(t.name + suffix for t in op.outputs)])
-            outputs = tuple(
-                msgspec.structs.replace(t, name=t.name + suffix, output=t.output and not left[row]) for t in op.outputs
-            )
-            made = msgspec.structs.replace(
-                op, outputs=outputs, reads=tuple(current.get(value, value) for value in op.reads)
-            )
-            if twin:  # not before the pass it is made for
+            last = not left[row]
+            outputs = tuple(replace(t, name=t.name + suffix, output=t.output and last) for t in op.outputs)
+            made = replace(op, outputs=outputs, reads=tuple(current.get(value, value) for value in op.reads))
+            if twin:  # not before the pass that reads it
                 after = tuple(dict.fromkeys((op.name, before, edge)))
-                unrolled.append(
-                    msgspec.structs.replace(made, name=op.name + suffix, after=after, phase="backward", stage=None)
-                )
+                unrolled.append(replace(made, name=op.name + suffix, after=after, phase="backward", stage=None))
             else:
                 unrolled.append(self._once(made))
                 before = op.name
-                edge = op.name if op.name in self._mirror.forward else edge
+                edge = op.name if op.name in self._applied.forward else edge
             seen.add(op.name)
             current.update((t.name, newest.name) for t, newest in zip(op.outputs, outputs, strict=True))
         return unrolled
 
     @cached_property
     def _origins(self) -> tuple[Ints, frozenset[int]]:
-        """For each op row of the search graph, its row in the program; and the rows of further runs."""
-        rows = self._mirror.evaluator.encoded.op_index
+        """The row in the program of each op row of the search graph; and the rows of reruns."""
+        rows = self._applied.evaluator.encoded.op_index
         twins: set[int] = set()
         origin = []
         for place, op in enumerate(self.search_graph.ops):
@@ -137,16 +128,15 @@ class Policy:
         return np.array(origin, dtype=np.int64), frozenset(twins)
 
     def ask(self, strategy: Strategy, problem: Problem) -> Proposal:
-        """What a strategy proposes, on the program, and obedient; its bounds are those of another graph, and go.
+        """A strategy's proposal, on the program and obedient, without its bounds: they hold for another graph.
 
-        Where something is to run again it is asked twice: about the search graph, and about the program as it is, which
-            is the simpler
-        one where whole stretches are made again. A further run in the search graph is not needed where the search runs
-        the op again by itself. All these forms, and `base`, are made to obey and evaluated; the cheapest within the
-        budget counts, else the one of least peak.
+        With ops to recompute, the strategy is asked twice: about the search graph, and about the program, which is
+        simpler where whole stretches run again. A rerun of the search graph is left out where the search runs the op
+        again by itself. All these forms, and `base`, are made to obey and evaluated; the cheapest within the budget
+        wins, else the one of least peak.
 
         Raises:
-            InfeasibleBudget, TimeLimit: neither time was anything proposed.
+            InfeasibleBudget, TimeLimit: the strategy proposed nothing either time.
         """
         if not self.rerun:
             proposal = strategy(problem)
@@ -154,23 +144,23 @@ class Policy:
         candidates, cut_short = self._candidates(strategy, problem)
         ranked = []
         for place, sequence in enumerate((*candidates, self._base)):
-            obeyed = self._mirror.obeyed(sequence, self.rerun)
-            outcome = self._mirror.evaluator.evaluate(obeyed)
+            obeyed = self._applied.obeyed(sequence, self.rerun)
+            outcome = self._applied.evaluator.evaluate(obeyed)
             if outcome is not None:
                 fits = problem.budget is not None and outcome[0] <= problem.budget
                 ranked.append((not fits, *(outcome[::-1] if fits else outcome), place, obeyed))
         best = min(ranked, key=lambda row: row[:4])[4]
-        return Proposal(self._mirror.evaluator.schedule(best), cut_short=cut_short)
+        return Proposal(self._applied.evaluator.schedule(best), cut_short=cut_short)
 
     def _candidates(self, strategy: Strategy, problem: Problem) -> tuple[list[Ints], bool]:
-        """Op rows of all that was proposed, not yet obedient; and whether a search was cut short."""
+        """Op rows of all proposals, not yet obedient; and whether a search was cut short."""
         found: list[Ints] = []
         failures: list[InfeasibleBudget | TimeLimit] = []
         cut_short = False
         for graph in (self.search_graph, self._kept_graph):
             try:
                 watch = problem.watch if graph is self.search_graph else _counting(problem.watch)
-                proposal = strategy(msgspec.structs.replace(problem, graph=graph, watch=watch))
+                proposal = strategy(replace(problem, graph=graph, watch=watch))
             except (InfeasibleBudget, TimeLimit) as failure:
                 failures.append(failure)
                 cut_short = isinstance(failure, TimeLimit)
@@ -189,12 +179,12 @@ class Policy:
         return found, cut_short
 
     def check(self, schedule: Schedule) -> None:
-        """See `obedience.check_obeyed`."""
+        """See `check_obeyed`."""
         check_obeyed(self.graph, schedule, saved=self.saved, rerun=self.rerun)
 
 
 def _counting(watch: Watch | None) -> Watch | None:
-    """For plans that may break the rules: they are counted, and none is the best."""
+    """For plans that may not obey: they are counted, and none is the best."""
     return None if watch is None else lambda strategy, peak_bytes, cost, fits: watch(strategy, peak_bytes, cost, False)
 
 
@@ -206,5 +196,5 @@ def _free_suffix(op: Op, taken: set[str]) -> str:
 
 
 def _twin_of(op: Op) -> str:
-    """The op that a further run is of: the first it comes after."""
+    """The op that a rerun repeats: the first it comes after."""
     return op.after[0]

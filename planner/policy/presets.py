@@ -1,4 +1,4 @@
-"""Presets: which ops of a training graph a word stands for."""
+"""Presets: the ops of a training graph that a word stands for."""
 
 from __future__ import annotations
 
@@ -13,34 +13,32 @@ from planner.analysis.evaluator import Evaluator
 from planner.errors import PlannerError
 from planner.graph import Graph, Op
 
-#: Products: with a parameter their arithmetic grows faster than their bytes, so they are kept.
+#: Products with a parameter are kept: their arithmetic grows faster than their bytes.
 _PRODUCTS: Final = frozenset({
     "conv", "conv1d", "conv2d", "conv3d", "convtranspose", "convolution", "deconvolution", "deformconv",
     "gemm", "matmul", "fullyconnected", "linear", "mm", "addmm", "bmm", "baddbmm", "mv", "einsum",
 })  # fmt: skip
-#: Kept whatever they read: fused attention saves its scores nowhere, and a recurrent cell is many products.
+#: Kept whatever they read: fused attention stores no scores, and a recurrent cell is many products.
 _WHOLE: Final = re.compile(
     r"(fused|multihead)?attention|_?scaled_dot_product_.*|_flash_attention.*|_efficient_attention.*|lstm|gru|rnn"
 )
-#: Where branches meet: made again, each would need the one before it, and so on to the input.
+#: Sums and concatenations of branches are kept: a recomputed one would need the one before it, back to the input.
 _JOINS: Final = frozenset({"add", "sum", "elemwise_add", "elementwise_add", "_plus", "add_n", "concat", "cat"})
 
 
 def selective(graph: Graph) -> tuple[str, ...]:
-    """The cheap ops of the forward part: all but products with a parameter, fused attention, recurrent cells, and sums
-    and
-    concatenations of several forward values.
+    """The cheap ops of the forward part: all but products with weights, fused attention, recurrent cells and joins.
 
-    Of a convolution net that leaves normalisation, activation and pooling, as Chen et al. drop them; of a transformer
+    In a convolution net these are normalisation, activation and pooling, as Chen et al. drop them; in a transformer
     normalisation, activation, dropout and the core of plain attention, its products of activations included.
 
     Raises:
         PlannerError: no op of the forward part has a type.
     Source: Chen et al. 2016, 4.1 (drop results of low-cost operations) and Korthikanti et al. 2022, section 5
-    (selective activation
-        recomputation). Ours differs: residual sums are kept, so that no chain of them is made again at once.
+        (selective activation recomputation). Ours differs: residual sums are kept, so that no chain of them is
+        recomputed at once.
     """
-    weights: set[str] = set()  # parameters and what is made of nothing else
+    weights: set[str] = set()  # parameters, and values made of parameters alone
     chosen = []
     types = False
     for op in graph.ops:
@@ -65,9 +63,8 @@ def _kept(graph: Graph, op: Op, weights: set[str]) -> bool:
         return True
     if kinds & _PRODUCTS:
         return any(value in weights for value in op.reads)
-    return (
-        bool(kinds & _JOINS) and len({v for v in op.reads if v not in weights and not graph.producer[v].resident}) > 1
-    )
+    joined = {value for value in op.reads if value not in weights and not graph.producer[value].resident}
+    return bool(kinds & _JOINS) and len(joined) > 1
 
 
 def full(evaluator: Evaluator) -> tuple[str, ...]:
@@ -76,8 +73,7 @@ def full(evaluator: Evaluator) -> tuple[str, ...]:
     Boundaries are the graph's `stage` marks; without marks, the candidate cuts nearest to the ends of about sqrt(n)
     segments of equal bytes, n being the number of candidates.
 
-    Source: Chen et al. 2016, 4.2; what users of Megatron-LM and PyTorch know as full activation checkpointing, layer by
-    layer.
+    Source: Chen et al. 2016, 4.2; full activation checkpointing of Megatron-LM and PyTorch, layer by layer.
     """
     graph = evaluator.graph
     part = evaluator.forward_part()

@@ -1,6 +1,4 @@
-"""From patterns to rules: which ops they reach on a graph, which of these cannot obey and why, and what each rule
-does.
-"""
+"""Resolve patterns on a graph: the ops they name, those that cannot obey and why, and what each pattern does."""
 
 from __future__ import annotations
 
@@ -12,44 +10,42 @@ from planner.analysis.evaluator import evaluator_of
 from planner.errors import PlannerError, ScheduleError
 from planner.graph import Graph, Op
 from planner.memory import MemoryModel
-from planner.policy.apply import Mirror
+from planner.policy.apply import AppliedProgram
 from planner.policy.patterns import PRESETS, matching
 from planner.policy.policy import Policy
 from planner.policy.presets import full, selective
 from planner.report import PatternReport
 from planner.simulator import simulate
 
-_SHOWN: Final = 3  # exceptions named in a report
+_SHOWN: Final = 3  # exceptions listed in a report
 
 
 def policy_of(graph: Graph, memory: MemoryModel, save: Sequence[str], recompute: Sequence[str]) -> Policy | None:
-    """Rules on a graph; None where there are none.
+    """The policy on a graph; None without patterns.
 
-    A `save` pattern wins over a `recompute` pattern, and both win over a preset. Which ops a pattern names without
-    effect, and why, is in its ruling; a pattern of which nothing is left is an error.
+    A `save` pattern wins over a `recompute` pattern, and both win over a preset. The report of a pattern lists the ops
+    that cannot obey, and why; a pattern that no op can obey is an error.
 
     Args:
         save, recompute: as `rule_list` returns them.
     Raises:
         PlannerError: a pattern that names no op, or none that can obey.
     """
-    if not save and not recompute:
-        return None
-    return _Resolution(graph, memory, save, recompute).rules()
+    return _Resolution(graph, memory, save, recompute).policy() if save or recompute else None
 
 
 class _Resolution:
-    """From patterns to rules."""
+    """Patterns while they are resolved."""
 
     def __init__(self, graph: Graph, memory: MemoryModel, save: Sequence[str], recompute: Sequence[str]) -> None:
         self.graph, self.memory, self.save, self.recompute = graph, memory, save, recompute
         self.evaluator = evaluator_of(graph, memory)
-        self.mirror = Mirror(self.evaluator)
-        preset = next((rule for rule in recompute if rule in PRESETS), None)
-        named = {rule: matching(graph, rule, option="recompute") for rule in recompute if rule != preset}
-        self.saves = {rule: matching(graph, rule, option="save") for rule in save}
-        self.saved_by = {name: rule for rule, names in reversed(self.saves.items()) for name in names}
-        self.wished = {rule: self._forward_of(rule, names) for rule, names in named.items()}
+        self.applied = AppliedProgram(self.evaluator)
+        preset = next((pattern for pattern in recompute if pattern in PRESETS), None)
+        named = {pattern: matching(graph, pattern, option="recompute") for pattern in recompute if pattern != preset}
+        self.saves = {pattern: matching(graph, pattern, option="save") for pattern in save}
+        self.saved_by = {name: pattern for pattern, names in reversed(self.saves.items()) for name in names}
+        self.wished = {pattern: self._forward_of(pattern, names) for pattern, names in named.items()}
         explicit = {name for names in self.wished.values() for name in names}
         if preset is not None:
             self.wished[preset] = self._preset(preset, explicit)
@@ -58,71 +54,64 @@ class _Resolution:
             self.saved_by.update((name, "none") for name in rest if name not in self.saved_by)
         self.reasons: dict[str, str] = {}
 
-    def _forward_of(self, rule: str, names: tuple[str, ...]) -> tuple[str, ...]:
-        if not self.mirror.forward:
-            raise PlannerError(
-                f"recompute: {rule!r} needs to know where the backward pass begins; give its ops phase='backward'"
-            )
-        found = tuple(name for name in names if name in self.mirror.forward)
+    def _forward_of(self, pattern: str, names: tuple[str, ...]) -> tuple[str, ...]:
+        if not self.applied.forward:
+            why = "needs to know where the backward pass begins"
+            raise PlannerError(f"recompute: {pattern!r} {why}; give its ops phase='backward'")
+        found = tuple(name for name in names if name in self.applied.forward)
         if not found:
-            raise PlannerError(f"recompute: {rule!r} names no op of the forward pass; {names[0]!r} is of another")
+            raise PlannerError(f"recompute: {pattern!r} names no op of the forward pass; {names[0]!r} is of another")
         return found
 
     def _preset(self, preset: str, explicit: set[str]) -> tuple[str, ...]:
         if preset == "none":
             return ()
-        if not self.mirror.forward:
+        if not self.applied.forward:
             raise PlannerError(f"recompute: preset {preset!r} needs a graph with a backward pass")
         found = selective(self.graph) if preset == "selective" else full(self.evaluator)
-        able = self._unable()
+        why_not = self._unable()
         return tuple(
-            n
-            for n in found
-            if n in self.mirror.forward and able(self.graph.op_named[n]) is None and n not in self.saved_by
+            name for name in found if name in self.applied.forward and why_not(self.graph.op_named[name]) is None
         )
 
-    def rules(self) -> Policy:
-        """The rules, and what came of each."""
+    def policy(self) -> Policy:
+        """The policy, with a report of each pattern."""
         rerun = self._settled(name for names in self.wished.values() for name in names)
         reasons = dict(self.reasons)
-        rulings = [self._saving("save", rule, names) for rule, names in self.saves.items()]
-        for rule in self.recompute:
-            if rule == "none":
+        reports = [
+            PatternReport("save", pattern, len(names), nbytes=self._read_bytes(names))
+            for pattern, names in self.saves.items()
+        ]
+        for pattern in self.recompute:
+            if pattern == "none":
                 once = tuple(name for name, why in self.saved_by.items() if why == "none")
-                rulings.append(self._saving("recompute", rule, once))
+                reports.append(PatternReport("recompute", pattern, len(once), nbytes=self._read_bytes(once)))
                 continue
-            names = self.wished[rule]
+            names = self.wished[pattern]
             unable = [(name, reasons[name]) for name in names if name not in rerun]
             if len(unable) == len(names):
                 why = f"{unable[0][0]!r}: {unable[0][1]}" if unable else "nothing that can run again is left"
-                raise PlannerError(f"recompute: {rule!r} cannot be kept for any op ({why}); leave it out")
-            rulings.append(self._recomputing(rule, self._settled(name for name in names if name in rerun), unable))
+                raise PlannerError(f"recompute: {pattern!r} cannot be kept for any op ({why}); leave it out")
+            reports.append(self._recomputing(pattern, self._settled(name for name in names if name in rerun), unable))
+        saved, rulings = frozenset(self.saved_by), tuple(reports)
         return Policy(
-            self.graph,
-            self.memory,
-            save=self.save,
-            recompute=self.recompute,
-            saved=frozenset(self.saved_by),
-            rerun=rerun,
-            rulings=tuple(rulings),
+            self.graph, self.memory, save=self.save, recompute=self.recompute, saved=saved, rerun=rerun, rulings=rulings
         )
 
     def _settled(self, names: Iterable[str]) -> frozenset[str]:
-        """Of some ops, those that can obey, and the views of what they make; why the others cannot goes into
-        `reasons`.
-        """
-        able = self._unable()
+        """Those of some ops that can obey, and the views of what they make; `reasons` says why the others cannot."""
+        why_not = self._unable()
         self.reasons = {}
         rerun: set[str] = set()
         for name in names:
-            why = able(self.graph.op_named[name])
+            why = why_not(self.graph.op_named[name])
             if why is None:
                 rerun.add(name)
             else:
                 self.reasons[name] = why
         while True:
-            self._with_views(rerun, able)
-            sequence = self.mirror.obeyed(self.evaluator.keep_all, frozenset(rerun))
+            self._with_views(rerun, why_not)
+            sequence = self.applied.obeyed(self.evaluator.keep_all, frozenset(rerun))
             if self.evaluator.evaluate(sequence) is not None:
                 return frozenset(rerun)
             try:
@@ -135,7 +124,7 @@ class _Resolution:
                 self.reasons[error.op] = "what it reads is overwritten before the backward pass needs it"
 
     def _unable(self) -> Callable[[Op], str | None]:
-        """Why an op cannot run again, as a function."""
+        """A function that says why an op cannot run again, or None if it can."""
         graph = self.graph
         root = graph.storage_root
         updated = {root[op.reads[i]] for op in graph.ops if op.phase != "update" for i, _ in op.updates}
@@ -153,11 +142,9 @@ class _Resolution:
 
         return why
 
-    def _with_views(self, rerun: set[str], able: Callable[[Op], str | None]) -> None:
-        """Forward views of what is made again are made again too; a view that cannot be, and is wanted later, holds
-        what it views.
-        """
-        graph, forward = self.graph, self.mirror.forward
+    def _with_views(self, rerun: set[str], why_not: Callable[[Op], str | None]) -> None:
+        """Add forward views of recomputed values; a view that is wanted later and cannot run again keeps its base."""
+        graph, forward = self.graph, self.applied.forward
         wanted = {value for op in graph.ops if op.name not in forward for value in op.reads}
         views = [op for op in graph.ops if op.view and op.name in forward]
         makers: dict[str, set[str]] = {}
@@ -171,7 +158,7 @@ class _Resolution:
                 bases = set().union(*(makers[graph.storage_root[op.reads[i]]] for i, _, _ in op.view)) & rerun
                 if op.name in rerun or not any(graph.producer[op.reads[i]].name in bases for i, _, _ in op.view):
                     continue
-                why = self.reasons.get(op.name) or able(op)
+                why = self.reasons.get(op.name) or why_not(op)
                 if why is None:
                     rerun.add(op.name)
                     changed = True
@@ -181,24 +168,17 @@ class _Resolution:
                     self.reasons[op.name] = why
                     changed = True
 
-    # ---- what came of a rule
-
-    def _saving(self, kind: str, rule: str, names: tuple[str, ...]) -> PatternReport:
-        return PatternReport(
-            "save" if kind == "save" else "recompute", rule, len(names), nbytes=self._read_bytes(names)
-        )
-
-    def _recomputing(self, rule: str, own: frozenset[str], unable: list[tuple[str, str]]) -> PatternReport:
-        """The rule by itself, in program order."""
-        must_rerun = self.mirror.must_rerun(own)
-        alone = self.evaluator.evaluate(self.mirror.obeyed(self.evaluator.keep_all, own))
+    def _recomputing(self, pattern: str, own: frozenset[str], unable: list[tuple[str, str]]) -> PatternReport:
+        """What the pattern does by itself, in program order."""
+        must_rerun = self.applied.must_rerun(own)
+        alone = self.evaluator.evaluate(self.applied.obeyed(self.evaluator.keep_all, own))
         kept = self.evaluator.evaluate(self.evaluator.keep_all)
         assert alone is not None
         assert kept is not None
         extra = math.fsum(self.graph.op_named[name].cost for name in must_rerun)
         return PatternReport(
             "recompute",
-            rule,
+            pattern,
             len(own),
             run_again=len(must_rerun),
             nbytes=self._read_bytes(own),
@@ -210,13 +190,9 @@ class _Resolution:
 
     def _read_bytes(self, names: Iterable[str]) -> int:
         """Bytes of these ops' storages that something outside the forward part reads."""
-        graph, forward = self.graph, self.mirror.forward
-        makers = set(names)
-        read = {
-            graph.storage_root[value] for op in graph.ops if forward and op.name not in forward for value in op.reads
-        }
-        return sum(
-            self.memory.round_up(graph.tensors[root].nbytes)
-            for root in read
-            if graph.producer[root].name in makers & forward
-        )
+        graph, forward = self.graph, self.applied.forward
+        makers = set(names) & forward
+        late = [op for op in graph.ops if forward and op.name not in forward]
+        roots = {graph.storage_root[value] for op in late for value in op.reads}
+        kept = (graph.tensors[root] for root in roots if graph.producer[root].name in makers)
+        return sum(self.memory.round_up(tensor.nbytes) for tensor in kept)
