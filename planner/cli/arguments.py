@@ -1,4 +1,4 @@
-"""What GRAPH and its options mean on the command line; everything heavy is imported when it is needed."""
+"""The meaning of GRAPH and its options on the command line; heavy modules are imported when they are needed."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from planner.graph import Graph
     from planner.memory import MemoryModel
 
-MOST_DIGITS: Final = 18  # a longer number counts nothing
-#: What has an option of its own, by the name it has in a model's function.
+MOST_DIGITS: Final = 18  # of a number on the command line
+#: Arguments of a model's function that have an option of their own, and that option.
 ELSEWHERE: Final = {"batch": "batch", "device": "device", "optimizer": "optimizer", "training": "inference"}
 
 
 def program_of(text: str, options: dict[str, Any], source: dict[str, Any] | None = None) -> Graph:
-    """The program GRAPH names; `source` is filled with the importer's counts."""
+    """The program that GRAPH names; `source` is filled with the importer's counts."""
     from planner.lowering.schema import lower
 
     graph: Any = graph_of(text, options)
@@ -35,7 +35,7 @@ def program_of(text: str, options: dict[str, Any], source: dict[str, Any] | None
 
 
 def graph_of(text: str, options: dict[str, Any]) -> nx.DiGraph | Graph:
-    """The graph GRAPH names, as its source gives it: a DAG may still lack its backward."""
+    """The graph that GRAPH names, as its source gives it: a DAG may still lack its backward."""
     given: dict[str, Any] = {name: options[name] for name in ("batch", "device") if options[name] is not None}
     if options["optimizer"] is not None:
         given["optimizer"] = None if options["optimizer"] == "none" else options["optimizer"]
@@ -67,7 +67,7 @@ def _read(text: str, given: dict[str, Any], settings: dict[str, str]) -> Any:
 
 
 def _call(text: str, given: dict[str, Any]) -> Any:
-    """The graph that the user's `module:callable` returns; their code runs because they name it."""
+    """The graph that the user's `module:callable` returns; that code runs because the user names it."""
     import networkx as nx
 
     from planner.graph import Graph as Program
@@ -76,9 +76,8 @@ def _call(text: str, given: dict[str, Any]) -> Any:
     folder = os.getcwd()
     sys.path.insert(0, folder)
     try:
-        with redirect_stdout(sys.stderr):  # what their code prints is no result of ours
-            function = _import(module_name, function_name, text)
-            graph = function(**given)
+        with redirect_stdout(sys.stderr):  # the user's code may print, and standard output is for results
+            graph = _import(module_name, function_name, text)(**given)
     except errors.PlannerError:
         raise
     except (Exception, SystemExit) as error:
@@ -87,9 +86,8 @@ def _call(text: str, given: dict[str, Any]) -> Any:
         with suppress(ValueError):
             sys.path.remove(folder)
     if not isinstance(graph, (nx.Graph, Program)):
-        raise errors.GraphError(
-            f"{text!r} returned {type(graph).__name__}, expected a networkx.DiGraph or a planner.Graph"
-        )
+        found = type(graph).__name__
+        raise errors.GraphError(f"{text!r} returned {found}, expected a networkx.DiGraph or a planner.Graph")
     return graph
 
 
@@ -106,7 +104,7 @@ def _import(module_name: str, function_name: str, text: str) -> Any:
 
 
 def _chosen(model: str, dims: dict[str, int], settings: dict[str, str]) -> dict[str, Any]:
-    """Options of a zoo model that have no option of their own on the command line, as the model's types read them."""
+    """Arguments of a zoo model from `--dim` and `--option`, read by the model's types."""
     from planner.zoo import MODELS
 
     known = MODELS[model].typed_options
@@ -137,45 +135,42 @@ def _pairs(items: tuple[str, ...]) -> dict[str, str]:
         name, equals, value = item.partition("=")
         if not equals or not name:
             raise click.UsageError(f"--option {shortened(item, 80)!r}: write NAME=VALUE, as --option dtype=bfloat16")
-        if name in pairs:
-            raise click.UsageError(f"--option {shortened(name, 80)} is given twice; give it once")
-        pairs[name] = value
+        _put(pairs, name, value, option="option")
     return pairs
 
 
 def _dims(items: tuple[str, ...]) -> dict[str, int]:
+    """NAME=N by name, each name once."""
     dims: dict[str, int] = {}
     for item in items:
         name, equals, value = item.rpartition("=")
         digits = value.isascii() and value.isdecimal() and len(value) <= MOST_DIGITS
         if not equals or not name or not digits or int(value) < 1:
-            raise click.UsageError(
-                f"--dim {shortened(item, 80)!r}: write NAME=VALUE with VALUE an int >= 1, as --dim height=224"
-            )
-        if name in dims:
-            raise click.UsageError(f"--dim {shortened(name, 80)} is given twice; give it once")
-        dims[name] = int(value)
+            form = "write NAME=VALUE with VALUE an int >= 1, as --dim height=224"
+            raise click.UsageError(f"--dim {shortened(item, 80)!r}: {form}")
+        _put(dims, name, int(value), option="dim")
     return dims
 
 
+def _put(table: dict[str, Any], name: str, value: Any, *, option: str) -> None:
+    if name in table:
+        raise click.UsageError(f"--{option} {shortened(name, 80)} is given twice; give it once")
+    table[name] = value
+
+
 def step_of(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of the graph, and the arguments of `footprint.estimate`, where its own optimizer is not to be that of
-    the graph.
-    """
+    """The options that build the graph, and the arguments of `estimate`, which adds an optimizer by itself."""
     named = {name: options[name] for name in ("micro_batches", "gradients", "update", "master_weights", "lowering")}
     bare = options["optimizer"] == "none"
-    return {**options, "optimizer": "none" if bare else None}, {
-        **named,
-        "optimizer": None if bare else options["optimizer"],
-    }
+    named["optimizer"] = None if bare else options["optimizer"]
+    return {**options, "optimizer": "none" if bare else None}, named
 
 
 def prediction_of(text: str, options: dict[str, Any], *, given: list[str]) -> Prediction:
-    """What a run of a plan file, or of GRAPH as `estimate` takes it, is predicted to hold; all of it, whatever the
-    plan's scope.
+    """The predicted memory of a run of a plan file, or of GRAPH as for `estimate`; in scope "total" for any plan.
 
     Args:
-        given: options on the command line that say which graph, which a plan file does not need.
+        given: options on the command line that choose a graph; a plan file holds its own.
     """
     from planner.footprint.calibration import Prediction
     from planner.memory import MemoryModel
@@ -195,22 +190,23 @@ def prediction_of(text: str, options: dict[str, Any], *, given: list[str]) -> Pr
     from planner.footprint.estimate import estimate
     from planner.units import parse_bytes
 
-    memory = MemoryModel(
-        "total", 1 if options["alignment"] is None else parse_bytes(options["alignment"], what="alignment")
-    )
+    alignment = 1 if options["alignment"] is None else parse_bytes(options["alignment"], what="alignment")
+    memory = MemoryModel("total", alignment)
     graph_options, named = step_of(options)
     found = estimate(graph_of(text, graph_options), memory=memory, **named)
     return Prediction(found.graph, found.fingerprint, found.peak_bytes, None, memory.alignment)
 
 
 def _is_plan(text: str) -> bool:
-    """True for a file that says it is a plan; what else may be wrong with it, its reader says."""
+    """True for a file of a plan's format; its reader finds whatever else is wrong with it."""
     import msgspec
 
+    from planner.files import refuse_larger
     from planner.plan import FORMAT
 
     try:
         with open(text, "rb") as file:
+            refuse_larger(file, f"file {text!r}", errors.PlanFileError)
             found = msgspec.json.decode(file.read(), type=dict[str, msgspec.Raw]).get("format", msgspec.Raw())
     except (OSError, ValueError, RecursionError):
         return False
@@ -218,11 +214,9 @@ def _is_plan(text: str) -> bool:
 
 
 def memory_of(options: dict[str, Any]) -> MemoryModel:
+    """The memory model that scope, alignment and reserve describe."""
     from planner.memory import MemoryModel
     from planner.units import parse_bytes
 
-    return MemoryModel(
-        options["scope"],
-        parse_bytes(options["alignment"], what="alignment"),
-        parse_bytes(options["reserve"], what="reserve"),
-    )
+    sizes = (parse_bytes(options[name], what=name) for name in ("alignment", "reserve"))
+    return MemoryModel(options["scope"], *sizes)

@@ -1,4 +1,4 @@
-"""What commands print, where, and how they end: results on standard output, errors in one line on standard error."""
+"""Commands print results on standard output and errors in one line on standard error, and end with an exit code."""
 
 from __future__ import annotations
 
@@ -25,26 +25,22 @@ EXIT_CODES = (
 
 
 def check_output(output: str | None, *, force: bool) -> None:
-    """Refuse before the work what could not be written after it."""
+    """Refuse before the work a file that cannot be written after it."""
     if output is None:
         return
     if os.path.exists(output) and not force:
         raise click.UsageError(f"{output!r} exists; overwrite it with -f, or name another file")
     folder = os.path.dirname(os.path.abspath(output))
-    # no name; a folder, a device, a pipe
-    special = not output or (os.path.exists(output) and not os.path.isfile(output))
+    special = not output or (os.path.exists(output) and not os.path.isfile(output))  # no name; a folder, device, pipe
     if special or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
         raise errors.OutputError(f"cannot write {output!r}; name a file in a folder that exists and can be written")
 
 
 @contextmanager
 def printing() -> Iterator[None]:
-    """Around all that writes results, so that an output which cannot take them is told from everything else that may
-    fail.
+    """Around all writing of results: an output that cannot take them is an OutputError, whatever else may fail.
 
-    Raises:
-        OutputError: standard output cannot be written. A reader that has left, as `head` does, ends the program in
-            peace.
+    Where the reader has left, as `head` does, the program ends with exit code 0.
     """
     try:
         yield
@@ -54,16 +50,15 @@ def printing() -> Iterator[None]:
         raise click.exceptions.Exit(0) from None
     except UnicodeEncodeError as error:
         shown = printable(error.object[error.start : error.end])
-        raise errors.OutputError(
-            f"standard output cannot show {shown!r} as {error.encoding}; set PYTHONIOENCODING=utf-8"
-        ) from None
+        why = f"standard output cannot show {shown!r} as {error.encoding}"
+        raise errors.OutputError(f"{why}; set PYTHONIOENCODING=utf-8") from None
     except OSError as error:
         silence()
         raise errors.OutputError(f"cannot write to standard output: {error.strerror or error}") from None
 
 
 def silence() -> None:
-    """What is left in the buffer goes nowhere, so that the interpreter does not fail once more when it ends."""
+    """Send the rest of the buffer nowhere, so that the interpreter does not fail once more when it ends."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -75,7 +70,7 @@ def print_lines(*lines: str) -> None:
 
 
 def shown(name: str) -> str:
-    """A file name may hold bytes that are no text; they are shown escaped."""
+    """A file name as text; bytes that are no text are escaped."""
     return name.encode(errors="backslashreplace").decode()
 
 
@@ -90,7 +85,7 @@ def exit_code(error: errors.PlannerError) -> int:
 
 
 def say(message: str, *, last_line: bool = False) -> None:
-    """One line on standard error; with `last_line` what follows the last line break is a line of its own."""
+    """Print one line on standard error; with `last_line` the text after the last line break is a second line."""
     head, line_break, tail = message.rpartition("\n") if last_line else (message, "", "")
     lines = [head, tail] if line_break else [head or tail]
     with suppress(OSError):
@@ -98,12 +93,11 @@ def say(message: str, *, last_line: bool = False) -> None:
 
 
 def fail(kind: str, message: str, code: int, *, as_json: bool, error: errors.PlannerError | None = None) -> NoReturn:
-    """Say what is wrong, and exit; with `as_json` also as the one object on standard output."""
+    """Print the error and exit; with `as_json` print it as one object on standard output too."""
     say(message, last_line=isinstance(error, errors.InfeasibleBudget))
     if as_json:
-        facts = (
-            {} if error is None else {name: value for name, value in vars(error).items() if not name.startswith("_")}
-        )
+        known = {} if error is None else vars(error)
+        facts = {name: value for name, value in known.items() if not name.startswith("_")}
         head = {"error": kind, "message": shown(message)}
         with suppress(errors.OutputError, click.exceptions.Exit):  # it has been said on standard error
             try:

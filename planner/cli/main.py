@@ -1,4 +1,4 @@
-"""The command line. Every command imports what it needs when it runs, so that `planner --help` answers at once."""
+"""The command line. A command imports heavy modules only when it runs, so that `planner --help` answers at once."""
 
 from __future__ import annotations
 
@@ -40,10 +40,8 @@ def main() -> None:
     for stream in ("stdout", "stderr"):
         if getattr(sys, stream) is None:  # closed by the caller
             setattr(sys, stream, open(os.devnull, "w"))  # noqa: SIM115
-    # graphs are many objects that all stay: looking for garbage among them took a tenth of the time
-    gc.set_threshold(100_000, 50, 50)
-    ours = sys.argv[1:]
-    # a measured command has options of its own
+    gc.set_threshold(100_000, 50, 50)  # a graph is many objects that all stay; collecting took a tenth of the time
+    ours = sys.argv[1:]  # up to --, after which a measured command has options of its own
     as_json = "--json" in ours[: ours.index("--")] if "--" in ours else "--json" in ours
     interrupts = _noted_interrupts()
     try:
@@ -59,12 +57,9 @@ def main() -> None:
     except Exception as error:
         if interrupts:  # one that a compiler's callback swallowed, and failed of
             fail("Abort", "interrupted before there was a result", 130, as_json=as_json)
-        if (
-            isinstance(error, OSError)
-            and error.filename is None
-            and error.errno in (errno.ENOSPC, errno.EIO, errno.EBADF)
-        ):
-            silence()  # click's own help and version
+        full = (errno.ENOSPC, errno.EIO, errno.EBADF)
+        if isinstance(error, OSError) and error.filename is None and error.errno in full:
+            silence()  # click itself writes help and version
             fail("OutputError", f"cannot write to standard output: {error.strerror}", 2, as_json=False)
         said = f"internal error: {type(error).__name__}: {' '.join(str(error).split())}"
         if os.environ.get("PLANNER_TRACEBACK"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import click
+from click import option
 
 from planner import errors
 from planner.cli.arguments import prediction_of
@@ -14,34 +15,25 @@ from planner.cli.progress import spinner
 
 MEASURE_HELP = (
     "Exit code: that of COMMAND, 128 + N if signal N ended it; 2 or 3 with an error line if it never started, or"
-    " nothing could be saved. "
-    "A calibration is baseline + ratio x predicted peak. With --json the output of COMMAND goes to standard error."
+    " nothing could be saved. A calibration is baseline + ratio x predicted peak. With --json the output of COMMAND"
+    " goes to standard error."
 )
+_OWN = (
+    option("--against", metavar="PLAN|GRAPH",
+           help="A plan file, or GRAPH as for estimate: show its predicted peak too."),
+    option("--baseline", metavar="SIZE|FILE",
+           help="What does not grow with the model: bytes, or a file of measure -o. [0]"),
+    option("--kind", type=click.Choice(["host", "device"]),
+           help="Memory held against the prediction. [device if PyTorch used one]"),
+    option("--interval", type=click.FloatRange(0.01, 60), default=0.1, show_default=True, metavar="SECONDS",
+           help="Between samples."),
+    option("--alignment", metavar="BYTES", help="Of the prediction from a graph (512 for CUDA). [1]"),
+)  # fmt: skip
 
 
 @click.command(context_settings={"allow_interspersed_args": False}, epilog=MEASURE_HELP)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
-@click.option(
-    "--against", metavar="PLAN|GRAPH", help="A plan file, or GRAPH as for estimate: show its predicted peak too."
-)
-@click.option(
-    "--baseline", metavar="SIZE|FILE", help="What does not grow with the model: bytes, or a file of measure -o. [0]"
-)
-@click.option(
-    "--kind",
-    type=click.Choice(["host", "device"]),
-    help="Memory held against the prediction. [device if PyTorch used one]",
-)
-@click.option(
-    "--interval",
-    type=click.FloatRange(0.01, 60),
-    default=0.1,
-    show_default=True,
-    metavar="SECONDS",
-    help="Between samples.",
-)
-@click.option("--alignment", metavar="BYTES", help="Of the prediction from a graph (512 for CUDA). [1]")
-@options_of(GRAPH[:2], STEP, GRAPH[3:], OUTPUT, JSON)
+@options_of(_OWN, GRAPH[:2], STEP, GRAPH[3:], OUTPUT, JSON)
 def measure(
     command: tuple[str, ...],
     against: str | None,
@@ -64,9 +56,8 @@ def measure(
 
     baseline_bytes, its_kind = (0, None) if baseline is None else read_baseline(baseline)
     if its_kind is not None and kind not in (None, its_kind):
-        raise click.UsageError(
-            f"--baseline {baseline!r} was measured on the {its_kind}, and --kind is {kind}; they must be the same"
-        )
+        measured = f"--baseline {baseline!r} was measured on the {its_kind}"
+        raise click.UsageError(f"{measured}, and --kind is {kind}; they must be the same")
     predicted = None
     if against is not None:
         with spinner("predicting the peak"):
@@ -78,7 +69,7 @@ def measure(
         calibration = found.calibration(predicted, baseline_bytes=baseline_bytes, kind=kind or its_kind)
         if output is not None and not found.exit_code:
             calibration.save(output)
-    except errors.PlannerError as error:  # after what may have been hours: all that was measured is printed first
+    except errors.PlannerError as error:  # a run may take hours: all that was measured is printed first
         problem = error
     saved = None if output is None or problem is not None or found.exit_code else shown(output)
     if as_json:
@@ -86,10 +77,8 @@ def measure(
     else:
         print_lines(*view.as_lines(found, predicted, calibration, saved=saved))
     if found.exit_code:
-        say(
-            "the command ended with"
-            f" {found.signal or f'exit code {found.exit_code}'}{'; nothing was saved' if output else ''}"
-        )
+        how = found.signal or f"exit code {found.exit_code}"
+        say(f"the command ended with {how}{'; nothing was saved' if output else ''}")
     if problem is not None:
         say(str(problem))
     if found.exit_code or problem is not None:

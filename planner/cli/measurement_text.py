@@ -1,4 +1,4 @@
-"""A measurement as text and as JSON, and how far it is, in the title of a terminal."""
+"""A measurement as text and as JSON, and its progress in the title of a terminal."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from planner.footprint.calibration import Calibration, Prediction
 from planner.footprint.measure import Measurement, Progress
-from planner.text import printable
-from planner.units import format_bytes
+from planner.text import printable, shortened
+from planner.units import exactly, format_bytes
 
 _METHODS = {
     "pss": "sum of PSS (a page shared by n processes counts 1/n in each)",
@@ -26,46 +26,40 @@ def as_lines(
 
     Args:
         calibration: None where the measurement gives none.
-        saved: the file it was written to.
+        saved: the file that holds the calibration.
     """
-    title = printable(shlex.join(found.command))
+    title = shortened(printable(shlex.join(found.command)), 60)
     ended = found.signal or f"exit code {found.exit_code}"
     how = _METHODS[found.method] if found.processes > 1 else "RSS"
     lines = [
-        f"{title if len(title) <= 60 else title[:59] + '…'} · {ended} · {found.seconds:.1f} s ·"
-        f" {found.samples:,} samples",
-        f"  Host peak {_both(found.host_bytes)} · {found.processes}"
-        f" process{'' if found.processes == 1 else 'es'} at most",
-        f"    Samples {_both(found.sampled_bytes)}, {how}",
+        f"{title} · {ended} · {found.seconds:.1f} s · {found.samples:,} samples",
+        f"  Host peak {exactly(found.host_bytes)} · {found.processes} process{'es' * (found.processes != 1)} at most",
+        f"    Samples {exactly(found.sampled_bytes)}, {how}",
     ]
     if found.kernel_bytes is not None:
-        lines.append(f"    Kernel  {_both(found.kernel_bytes)}, highest RSS of the largest process")
+        lines.append(f"    Kernel  {exactly(found.kernel_bytes)}, highest RSS of the largest process")
     for device in found.devices:
         by = f" · {device.processes} processes" if device.processes > 1 else ""
-        lines.append(
-            f"  {device.device} peak {_both(device.allocated_bytes)} allocated, {_both(device.reserved_bytes)}"
-            f" reserved{by}"
-        )
+        reserved = f"{exactly(device.reserved_bytes)} reserved{by}"
+        lines.append(f"  {device.device} peak {exactly(device.allocated_bytes)} allocated, {reserved}")
         lines.append(f"    {device.name}, by PyTorch's allocator: context and libraries are not in it")
     if not found.samples or not found.host_bytes:
         lines.append("  It ended before it could be sampled")
     if found.left_running:
         lines.append(f"  Processes left running: {found.left_running}")
     if predicted is not None:
-        arena = "" if predicted.arena_bytes is None else f", arena {_both(predicted.arena_bytes)}"
-        lines.append(f"  Predicted peak {_both(predicted.peak_bytes)}{arena} · {predicted.graph}")
+        arena = "" if predicted.arena_bytes is None else f", arena {exactly(predicted.arena_bytes)}"
+        lines.append(f"  Predicted peak {exactly(predicted.peak_bytes)}{arena} · {predicted.graph}")
     if predicted is not None and calibration is not None:
         above = " above the baseline" if calibration.baseline_bytes else ""
         lines.append(f"  Measured{above} / predicted: {calibration.ratio:.3f} · {calibration}")
         if calibration.kind == "host" and not calibration.baseline_bytes:
             lines.append(
-                "  No --baseline: the ratio takes in interpreter and libraries, and is too high for larger models"
+                "  No --baseline: the ratio covers interpreter and libraries, and is too high for larger models"
             )
     if saved is not None:
-        lines.append(
-            f"  Saved to {saved};"
-            f" {'--baseline' if predicted is None else 'planner estimate GRAPH --calibration'} takes it"
-        )
+        option = "--baseline" if predicted is None else "planner estimate GRAPH --calibration"
+        lines.append(f"  Saved to {saved}; {option} takes it")
     return lines
 
 
@@ -92,15 +86,10 @@ def progress_title(command: Sequence[str]) -> Iterator[Progress | None]:
     name = printable(command[0]) if command else ""
 
     def show(processes: int, highest_bytes: int, seconds: float) -> None:
-        console.set_window_title(
-            f"{format_bytes(highest_bytes)} peak · {processes} processes · {seconds:.0f} s · {name}"
-        )
+        peak = f"{format_bytes(highest_bytes)} peak"
+        console.set_window_title(f"{peak} · {processes} processes · {seconds:.0f} s · {name}")
 
     try:
         yield show
     finally:
         console.set_window_title("")
-
-
-def _both(nbytes: int) -> str:
-    return f"{format_bytes(nbytes)} ({nbytes} bytes)"

@@ -1,4 +1,4 @@
-"""Commands about a model before any plan: what it takes, what it is made of, and which come along."""
+"""Commands about a model before any plan: its memory, its modules, and the models of the zoo."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
+from click import option
 
 from planner import errors
 from planner.cli.arguments import ELSEWHERE, graph_of, memory_of, program_of, step_of
@@ -20,33 +21,37 @@ if TYPE_CHECKING:
     from planner.zoo import Model
 
 
+_ESTIMATE = (
+    option("--batch", "batches", metavar="N,N,...", default="",
+           help="Batch sizes, one row each, for zoo models and ONNX files."),
+    option("--fits", metavar="SIZE",
+           help='"16GiB", or a device such as a100, h100, t4, rtx4090: say what fits, and what would help.'),
+    option("--largest-batch", is_flag=True,
+           help="Find the largest batch that fits; without --batch, show it. Needs --fits."),
+    option("--overhead", type=click.FloatRange(min=0),
+           help="With --largest-batch: also with a plan that costs so much more, as 0.3."),
+    option("--calibration", metavar="FILE",
+           help="Go by memory as `planner measure -o FILE` found it: baseline + ratio x peak."),
+    option("--rule", type=click.Choice(["cs231n"]), help="Show this rule of thumb beside the simulation."),
+)  # fmt: skip
+_INSPECT = (
+    option("--by", type=click.Choice(["module", "op", "layer"]), default="module",
+           help="What a row is; layer: one op. [module]"),
+    option("--depth", type=click.IntRange(min=1),
+           help="Modules down to this many parts of a name. [as deep as --limit shows whole]"),
+    option("--limit", type=click.IntRange(min=0), default=40, show_default=True,
+           help="Rows at most, 0 for all; --json has all."),
+    option("--sort", type=click.Choice(["order", "bytes", "saved", "flops", "params"]),
+           help="Largest first. [op types by bytes]"),
+    option("--top", type=click.IntRange(min=0), default=10, show_default=True,
+           help="List this many of the largest storages."),
+)  # fmt: skip
+_STEP_OF_TRAINING = ("micro_batches", "gradients", "update", "master_weights")
+
+
 @click.command(epilog=GRAPH_HELP)
 @click.argument("graph")
-@click.option(
-    "--batch",
-    "batches",
-    metavar="N,N,...",
-    default="",
-    help="Batch sizes, one row each, for zoo models and ONNX files.",
-)
-@click.option(
-    "--fits",
-    metavar="SIZE",
-    help='"16GiB", or a device such as a100, h100, t4, rtx4090: say what fits, and what would help.',
-)
-@click.option(
-    "--largest-batch", is_flag=True, help="Find the largest batch that fits; without --batch, show it. Needs --fits."
-)
-@click.option(
-    "--overhead",
-    type=click.FloatRange(min=0),
-    help="With --largest-batch: also with a plan that costs so much more, as 0.3.",
-)
-@click.option(
-    "--calibration", metavar="FILE", help="Go by memory as `planner measure -o FILE` found it: baseline + ratio x peak."
-)
-@click.option("--rule", type=click.Choice(["cs231n"]), help="Show this rule of thumb beside the simulation.")
-@options_of(STEP, GRAPH[1:2], GRAPH[3:], MEMORY, JSON)
+@options_of(_ESTIMATE, STEP, GRAPH[1:2], GRAPH[3:], MEMORY, JSON)
 def estimate(
     graph: str,
     batches: str,
@@ -61,7 +66,7 @@ def estimate(
         raise click.UsageError("--largest-batch needs --fits SIZE, and --overhead needs --largest-batch")
     if options["inference"] and options["optimizer"] not in (None, "none"):
         raise click.UsageError(f"--inference has no update, so no --optimizer {options['optimizer']}")
-    of_training = written({name: options[name] for name in ("micro_batches", "gradients", "update", "master_weights")})
+    of_training = written({name: options[name] for name in _STEP_OF_TRAINING})
     if options["inference"] and of_training:
         raise click.UsageError(f"--inference has no backward pass and no update, so no --{of_training[0]}")
     from planner.footprint import estimate as footprint
@@ -79,28 +84,23 @@ def estimate(
     named.update(memory=memory, calibration=calibration)
     rows, most = [], dict[str, int]()
     if largest_batch:
-        for key, allowed in (
-            ("largest_batch", None),
-            *((("largest_batch_planned", overhead),) if overhead is not None else ()),
-        ):
-            with spinner("trying batches"):
-                build = partial(_with_batch, graph, given)
-                most[key] = footprint.largest_batch(build, str(fits), overhead=allowed, **named)
+        build = partial(_with_batch, graph, given)
+        with spinner("trying batches"):
+            most["largest_batch"] = footprint.largest_batch(build, str(fits), **named)
+            if overhead is not None:
+                most["largest_batch_planned"] = footprint.largest_batch(build, str(fits), overhead=overhead, **named)
         if not batches:
             wanted = [max(most["largest_batch"], 1)]
     for batch in wanted:
         with spinner("simulating the step"):
             found = footprint.estimate(_with_batch(graph, given, batch), rule=options["rule"], **named)
         rows.append((batch, found, None if fits is None else found.fits(fits)))
+    from planner.footprint.printed import as_lines, as_object
+
     if as_json:
-        from planner.footprint.printed import as_object
-
-        print_json(
-            "planner-estimate", {"rows": [as_object(*row, device=fits) for row in rows], "overhead": overhead, **most}
-        )
+        listed = [as_object(*row, device=fits) for row in rows]
+        print_json("planner-estimate", {"rows": listed, "overhead": overhead, **most})
     else:
-        from planner.footprint.printed import as_lines
-
         print_lines(*as_lines(rows, device=fits, most=most, overhead=overhead))
     if fits is not None and not any(row[2] for row in rows):
         least = min(found.needed_bytes for _, found, _ in rows)
@@ -110,33 +110,7 @@ def estimate(
 
 @click.command(epilog=GRAPH_HELP)
 @click.argument("graph")
-@click.option(
-    "--by",
-    type=click.Choice(["module", "op", "layer"]),
-    default="module",
-    help="What a row is; layer: one op. [module]",
-)
-@click.option(
-    "--depth",
-    type=click.IntRange(min=1),
-    help="Modules down to this many parts of a name. [as deep as --limit shows whole]",
-)
-@click.option(
-    "--limit",
-    type=click.IntRange(min=0),
-    default=40,
-    show_default=True,
-    help="Rows at most, 0 for all; --json has all.",
-)
-@click.option(
-    "--sort",
-    type=click.Choice(["order", "bytes", "saved", "flops", "params"]),
-    help="Largest first. [op types by bytes]",
-)
-@click.option(
-    "--top", type=click.IntRange(min=0), default=10, show_default=True, help="List this many of the largest storages."
-)
-@options_of(GRAPH, MEMORY, JSON)
+@options_of(_INSPECT, GRAPH, MEMORY, JSON)
 def inspect(
     graph: str, by: str, depth: int | None, limit: int, sort: str | None, top: int, as_json: bool, **options: Any
 ) -> None:
@@ -169,27 +143,23 @@ def zoo(model: str | None, output: str | None, force: bool, as_json: bool, **opt
     from planner.zoo import MODELS
 
     if model is None and as_json:
+        fields = ("argument", "description", "options", "required")
         rows = [
-            (
-                name,
-                entry.argument,
-                entry.description,
-                entry.options,
-                entry.required,
-                tuple(entry.typed_options.values()),
-            )
+            {
+                "name": name,
+                **{field: getattr(entry, field) for field in fields},
+                "types": (*entry.typed_options.values(),),
+            }
             for name, entry in MODELS.items()
         ]
-        columns = ("name", "argument", "description", "options", "required", "types")
-        print_json("planner-models", {"models": [dict(zip(columns, row, strict=True)) for row in rows]})
+        print_json("planner-models", {"models": rows})
         return
     if model is None:
         from planner.cli.tables import print_models
 
+        listed = [(name, entry.argument, _option_list(entry), entry.description) for name, entry in MODELS.items()]
         with printing():
-            print_models(
-                [(name, entry.argument, _option_list(entry), entry.description) for name, entry in MODELS.items()]
-            )
+            print_models(listed)
         return
     if output is None:
         raise click.UsageError("name the file to write with -o FILE")
@@ -201,21 +171,16 @@ def zoo(model: str | None, output: str | None, force: bool, as_json: bool, **opt
     program = program_of(model, options)
     write_whole(output, program.to_json())
     if as_json:
-        facts = {
-            "graph": program.name,
-            "fingerprint": program.fingerprint,
-            "ops": len(program.ops),
-            "values": len(program.tensors),
-        }
-        print_json("planner-model", {**facts, "file": shown(output)})
+        facts = {"graph": program.name, "fingerprint": program.fingerprint, "ops": len(program.ops)}
+        print_json("planner-model", {**facts, "values": len(program.tensors), "file": shown(output)})
     else:
         print_lines(f"Saved {program!r} to {output}")
 
 
 def _option_list(model: Model) -> str:
-    """Options as they are written: with a value, or as an option of their own."""
+    """Options as people write them: those of the command line itself, then those for `--option`."""
     own = [f"--{ELSEWHERE[name]}" for name in model.options if name in ELSEWHERE]
-    return ", ".join([*own, *(option.example for name, option in model.typed_options.items() if name not in ELSEWHERE)])
+    return ", ".join([*own, *(typed.example for name, typed in model.typed_options.items() if name not in ELSEWHERE)])
 
 
 def _with_batch(graph: str, options: dict[str, Any], batch: int | None) -> nx.DiGraph | Graph:

@@ -6,39 +6,34 @@ import math
 from typing import Any
 
 import click
+from click import option
 
 from planner import errors
 from planner.cli.console import check_output, print_json, print_lines, shown
 from planner.cli.options import JSON, OUTPUT, options_of
 from planner.cli.progress import status
-from planner.units import format_bytes, parse_bytes
+from planner.units import exactly, format_bytes, parse_bytes
 
 _HELP = (
-    "BUFFERS: a CSV file with the columns id, lower, upper (a buffer is live from lower until before upper) and"
-    " size in bytes, and if you "
-    "wish alignment and fixed_offset. It is written back with a column offset: to standard output, or to -o"
-    " FILE. Exit code 4: nothing "
-    "was found within the capacity; the last line is the least that was."
+    "BUFFERS: a CSV file with the columns id, lower, upper (a buffer is live from lower until before upper) and size"
+    " in bytes, and if you wish alignment and fixed_offset. It is written back with a column offset: to standard"
+    " output, or to -o FILE. Exit code 4: nothing was found within the capacity; the last line is the least that was."
 )
+_ZERO = click.FloatRange(min=0)
+_OWN = (
+    option("--capacity", metavar="SIZE",
+           help='Stop at the first arena within it, as "1MiB" or bytes. [the smallest arena]'),
+    option("--reserved", multiple=True, metavar="OFFSET:SIZE",
+           help="No buffer may lie there; part of the arena. May be repeated."),
+    option("--effort", type=_ZERO, default=4.0, show_default=True, help="Search work; 0: simple rules alone."),
+    option("--time-limit", type=_ZERO, metavar="SECONDS", help="Return the best found by then."),
+    option("--seed", type=click.IntRange(min=0), default=0, show_default=True),
+)  # fmt: skip
 
 
 @click.command(epilog=_HELP)
 @click.argument("buffers")
-@click.option(
-    "--capacity", metavar="SIZE", help='Stop at the first arena within it, as "1MiB" or bytes. [the smallest arena]'
-)
-@click.option(
-    "--reserved",
-    multiple=True,
-    metavar="OFFSET:SIZE",
-    help="No buffer may lie there; part of the arena. May be repeated.",
-)
-@click.option(
-    "--effort", type=click.FloatRange(min=0), default=4.0, show_default=True, help="Search work; 0: simple rules alone."
-)
-@click.option("--time-limit", type=click.FloatRange(min=0), metavar="SECONDS", help="Return the best found by then.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@options_of(OUTPUT, JSON)
+@options_of(_OWN, OUTPUT, JSON)
 def pack(
     buffers: str,
     capacity: str | None,
@@ -51,9 +46,9 @@ def pack(
     as_json: bool,
 ) -> None:
     """Give every buffer of a table its place in the smallest arena."""
-    for option, number in (("--effort", effort), ("--time-limit", time_limit)):
+    for name, number in (("--effort", effort), ("--time-limit", time_limit)):
         if number is not None and not math.isfinite(number):
-            raise click.UsageError(f"{option} {number} is not a finite number")
+            raise click.UsageError(f"{name} {number} is not a finite number")
     check_output(output, force=force)
     capacity_bytes = None if capacity is None else parse_bytes(capacity, what="capacity")
     regions = [_region(text) for text in reserved]
@@ -76,24 +71,21 @@ def pack(
         raise _too_small(capacity_bytes, found.top_bytes, found.bound_bytes, cut_short=found.cut_short)
     if output is not None:
         write_whole(output, table.to_csv(found).encode(errors="surrogateescape"))
-    facts = {
+    facts: dict[str, Any] = {
         "arena_bytes": found.top_bytes,
         "bound_bytes": found.bound_bytes,
         "capacity": capacity_bytes,
-        "rule": found.rule,
     }
-    facts |= {"nodes": found.nodes, "cut_short": found.cut_short, "file": output and shown(output)}
+    facts |= {"rule": found.rule, "nodes": found.nodes, "cut_short": found.cut_short, "file": output and shown(output)}
     count = len(table.rows)
     if as_json:
         places: dict[str, Any] = dict(zip(map(shown, table.names), found.offset[:count].tolist(), strict=False))
         print_json("planner-packing", {**facts, "buffers": count, "offsets": places})
         return
-    known = (
-        "proven: no packing is smaller" if not found.gap_bytes else f"no packing goes below {found.bound_bytes} bytes"
-    )
+    bound = f"no packing goes below {found.bound_bytes} bytes" if found.gap_bytes else "proven: no packing is smaller"
     within = "" if capacity_bytes is None else f", within {capacity_bytes} bytes"
     cut = "; cut short" if found.cut_short else ""
-    summary = f"{count:,} buffers in {format_bytes(found.top_bytes)} ({found.top_bytes} bytes){within}; {known}{cut}"
+    summary = f"{count:,} buffers in {exactly(found.top_bytes)}{within}; {bound}{cut}"
     if output is None:
         print_lines(table.to_csv(found).rstrip("\n"))
         click.echo(summary, err=True)
@@ -112,9 +104,7 @@ def _too_small(capacity: int, top: int, bound: int, *, cut_short: bool) -> error
     proven = capacity < bound
     late = " in time" if cut_short else ""
     why = f"no packing goes below {bound} bytes" if proven else f"none was found{late}; the proven bound is {bound}"
-    message = (
-        f"the buffers do not fit {format_bytes(capacity)} ({capacity} bytes): {why}. Least found, in bytes:\n{top}"
-    )
+    message = f"the buffers do not fit {exactly(capacity)}: {why}. Least found, in bytes:\n{top}"
     return errors.InfeasibleBudget(
         message, budget=capacity, minimum=top, peak_lower_bound=bound, proven=proven, binding_op=None
     )

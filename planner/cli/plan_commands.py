@@ -6,47 +6,63 @@ import os
 from typing import Any
 
 import click
+from click import option
 
 from planner.cli.arguments import MOST_DIGITS, memory_of, program_of
 from planner.cli.console import check_output, exit_code, print_json, print_lines, printing, say, shown
-from planner.cli.options import FORCE, GRAPH, GRAPH_HELP, JSON, MEMORY, OUTPUT, SEARCH, STRATEGY_NAMES, options_of
+from planner.cli.options import FORCE, GRAPH, GRAPH_HELP, JSON, MEMORY, OUTPUT, SEARCH, options_of, written
 from planner.cli.progress import progress_bar, search_progress, spinner
 from planner.errors import OutputError
+from planner.names import STRATEGIES
+
+STRATEGY_NAMES = ", ".join(STRATEGIES)
+_OPTIMIZE = (
+    option("--budget", help='"7GB" (7e9), "7GiB" (7*2**30), bytes, "40%" or "0.4" of the peak without recomputation, or'
+                            ' "auto". [least peak]'),
+    option("--strategy", default="auto", show_default=True, help=f"{STRATEGY_NAMES}."),
+)  # fmt: skip
+_CURVE = (
+    option("--budgets", default="16", show_default=True,
+           help='How many, from least peak to no recomputation; or a list: "4GB,5GB,40%".'),
+    option("--strategies", default="auto", show_default=True,
+           help=f'"all", or names with commas between: {STRATEGY_NAMES}.'),
+    option("--jobs", type=int, default=1, show_default=True, help="Processes; -1 takes every core."),
+    option("-o", "--output", "outputs", multiple=True, metavar="FILE",
+           help="Write .csv, .json, .svg, .png or .pdf; may be repeated."),
+    option("--plans", metavar="FOLDER",
+           help="Write the cheapest plan of each budget into this folder; made if it is missing."),
+)  # fmt: skip
+_VERIFY = (
+    option("--graph", help="Refuse the plan unless it is of this graph."),
+    option("--execute", is_flag=True,
+           help="Run it too, on real bytes in one arena; they must be those of a run without a plan."),
+    option("--scale", type=click.IntRange(min=1),
+           help="Divide sizes by this to run them. [as little as keeps the arena below 256 MiB]"),
+)  # fmt: skip
+_ASKED = ("order", "save", "recompute", "effort", "time_limit", "seed")  # options that go to the verb as they are
+
+
+def _asked(options: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that `optimize` and `curve` share."""
+    allocator = None if options["allocator"] == "none" else options["allocator"]
+    return {"memory": memory_of(options), "allocator": allocator, **{name: options[name] for name in _ASKED}}
 
 
 @click.command(epilog=GRAPH_HELP)
 @click.argument("graph")
-@click.option(
-    "--budget",
-    help='"7GB" (7e9), "7GiB" (7*2**30), bytes, "40%" or "0.4" of the keep-all peak, or "auto". [least peak]',
-)
-@click.option("--strategy", default="auto", show_default=True, help=f"{STRATEGY_NAMES}.")
-@options_of(SEARCH, GRAPH, MEMORY, OUTPUT, JSON)
+@options_of(_OPTIMIZE, SEARCH, GRAPH, MEMORY, OUTPUT, JSON)
 def optimize(
-    graph: str, budget: str | None, allocator: str, output: str | None, force: bool, as_json: bool, **options: Any
+    graph: str, budget: str | None, strategy: str, output: str | None, force: bool, as_json: bool, **options: Any
 ) -> None:
     """Find the cheapest plan that fits a budget."""
     check_output(output, force=force)
     from planner.api import optimize as find_plan
 
-    memory = memory_of(options)
+    asked = _asked(options)
     with spinner("reading the graph"):
         program = program_of(graph, options)
     with search_progress("planning") as progress:
-        plan = find_plan(
-            program,
-            budget,
-            strategy=options["strategy"],
-            allocator=None if allocator == "none" else allocator,
-            memory=memory,
-            order=options["order"],
-            save=options["save"],
-            recompute=options["recompute"],
-            effort=options["effort"],
-            time_limit=options["time_limit"],
-            seed=options["seed"],
-            progress=progress,
-        )
+        plan = find_plan(program, budget, strategy=strategy, **asked, progress=progress)
     if output is not None:
         plan.save(output)
     if as_json:
@@ -54,38 +70,13 @@ def optimize(
         facts = {"report": report.as_object(), "overhead": report.overhead, "plan_file": saved}
         print_json("planner-report", facts)
     else:
-        saved = (
-            f"  Saved to {output}"
-            if output
-            else "  Save the plan with -o plan.json; planner verify plan.json checks it"
-        )
-        print_lines(str(plan.report), saved)
+        hint = "Save the plan with -o plan.json; planner verify plan.json checks it"
+        print_lines(str(plan.report), f"  Saved to {output}" if output else f"  {hint}")
 
 
 @click.command(epilog=GRAPH_HELP)
 @click.argument("graph")
-@click.option(
-    "--budgets",
-    default="16",
-    show_default=True,
-    help='How many, from least peak to keep-all; or a list: "4GB,5GB,40%".',
-)
-@click.option(
-    "--strategies", default="auto", show_default=True, help=f'"all", or names with commas between: {STRATEGY_NAMES}.'
-)
-@click.option("--jobs", type=int, default=1, show_default=True, help="Processes; -1 takes every core.")
-@click.option(
-    "-o",
-    "--output",
-    "outputs",
-    multiple=True,
-    metavar="FILE",
-    help="Write .csv, .json, .svg, .png or .pdf; may be repeated.",
-)
-@click.option(
-    "--plans", metavar="FOLDER", help="Write the cheapest plan of each budget into this folder; made if it is missing."
-)
-@options_of(SEARCH, GRAPH, MEMORY, FORCE, JSON)
+@options_of(_CURVE, SEARCH, GRAPH, MEMORY, FORCE, JSON)
 def curve(
     graph: str,
     budgets: str,
@@ -107,29 +98,17 @@ def curve(
 
     for output in outputs:
         check_path(output)
-    memory = memory_of(options)
+    asked = _asked(options)
     listed = [budget.strip() for budget in budgets.split(",") if budget.strip()]
     count = len(listed) == 1 and listed[0].isascii() and listed[0].isdecimal()
     if count and len(listed[0]) > MOST_DIGITS:
         raise click.UsageError(f"--budgets: a number of {len(listed[0])} digits is no number of budgets")
     with spinner("reading the graph"):
         program = program_of(graph, options)
+    wanted = int(listed[0]) if count else listed
+    names = strategy_names() if strategies == "all" else [name.strip() for name in strategies.split(",")]
     with progress_bar("planning") as progress:
-        found = find_curve(
-            program,
-            int(listed[0]) if count else listed,
-            strategies=strategy_names() if strategies == "all" else [name.strip() for name in strategies.split(",")],
-            allocator=None if options["allocator"] == "none" else options["allocator"],
-            memory=memory,
-            order=options["order"],
-            save=options["save"],
-            recompute=options["recompute"],
-            effort=options["effort"],
-            time_limit=options["time_limit"],
-            seed=options["seed"],
-            jobs=jobs,
-            progress=progress,
-        )
+        found = find_curve(program, wanted, strategies=names, **asked, jobs=jobs, progress=progress)
     for output in outputs:
         found.save(output)
     plan_files = () if plans is None else found.save_plans(plans)
@@ -140,7 +119,7 @@ def curve(
         saved = [*outputs, *([f"{len(plan_files)} plans in {plans}"] if plan_files else [])]
         print_lines(str(found), f"  Saved to {', '.join(saved)}" if saved else "  Draw the curve with -o curve.svg")
     error = nothing_fits(found)
-    if error is not None and as_json:  # one object is printed, and it says so point by point
+    if error is not None and as_json:  # the object on standard output says so point by point
         say(str(error), last_line=True)
         raise click.exceptions.Exit(exit_code(error))
     if error is not None:
@@ -148,16 +127,13 @@ def curve(
 
 
 def _check_folder(folder: str, *, force: bool) -> None:
-    """Refuse before the work a folder that could not be made or written after it, or whose files would lie among
-    others.
-    """
+    """Refuse before the work a folder that cannot be made or written, or that holds other files."""
     if os.path.isdir(folder) and os.listdir(folder) and not force:
         raise click.UsageError(f"{folder!r} is not empty; write into it with -f, or name another folder")
     place = folder if os.path.exists(folder) else os.path.dirname(os.path.abspath(folder))
     if not os.path.isdir(place) or not os.access(place, os.W_OK):
-        raise OutputError(
-            f"cannot write into {folder!r}; name a folder that can be written, or one to be made in such a folder"
-        )
+        fix = "name a folder that can be written, or one to be made in such a folder"
+        raise OutputError(f"cannot write into {folder!r}; {fix}")
 
 
 @click.command()
@@ -181,28 +157,12 @@ def simulate(plan: str, as_json: bool) -> None:
 
 @click.command(epilog=GRAPH_HELP)
 @click.argument("plan")
-@click.option("--graph", help="Refuse the plan unless it is of this graph.")
-@click.option(
-    "--execute",
-    is_flag=True,
-    help="Run it too, on real bytes in one arena; they must be those of a run without a plan.",
-)
-@click.option(
-    "--scale",
-    type=click.IntRange(min=1),
-    help="Divide sizes by this to run them. [as little as keeps the arena below 256 MiB]",
-)
-@options_of(GRAPH, JSON)
+@options_of(_VERIFY, GRAPH, JSON)
 def verify(plan: str, graph: str | None, execute: bool, scale: int | None, as_json: bool, **options: Any) -> None:
-    """Hold a plan to every number it claims: legal steps, no two buffers overlapping, peak, arena, cost and budget."""
+    """Check every number that a plan claims: legal steps, no two buffers overlapping, peak, arena, cost and budget."""
     if scale is not None and not execute:
         raise click.UsageError("--scale is for --execute; give both")
-    given = [name for name in ("batch", "optimizer", "device") if options[name] is not None]
-    given += (
-        ["dim"] * bool(options["dims"])
-        + ["inference"] * bool(options["inference"])
-        + ["option"] * bool(options["settings"])
-    )
+    given = written(options)
     if given and graph is None:
         raise click.UsageError(f"--{given[0]} is for --graph; give both")
     from planner.plan import load
@@ -219,9 +179,8 @@ def verify(plan: str, graph: str | None, execute: bool, scale: int | None, as_js
     else:
         fits = "least peak" if loaded.budget is None else f"within the budget of {loaded.budget} bytes"
         steps = len(trace.timeline_bytes)
-        lines = [
-            f"ok: {steps:,} steps legal, {buffers:,} buffers without overlap, arena + reserve {needed} bytes, {fits}"
-        ]
+        legal = f"ok: {steps:,} steps legal, {buffers:,} buffers without overlap"
+        lines = [f"{legal}, arena + reserve {needed} bytes, {fits}"]
         if executed is not None:
             sizes = "at full size" if executed.scale == 1 else f"sizes / {executed.scale}"
             arena = f"one arena of {executed.arena_bytes:,} bytes ({sizes})"

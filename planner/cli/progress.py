@@ -41,9 +41,7 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int, str], None] | None]:
 
 @contextmanager
 def search_progress(what: str) -> Iterator[Callable[[Status], None] | None]:
-    """A line on standard error that says where a search stands, and how long it has run; None where that is no
-    terminal.
-    """
+    """A line on standard error with the status and time of a search; None where that is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -57,24 +55,20 @@ def search_progress(what: str) -> Iterator[Callable[[Status], None] | None]:
 
 
 def standing_line(status: Status) -> str:
-    """The best overhead, what none is below, and how many plans were judged.
+    """The best overhead, its lower bound, and how many plans were judged.
 
     >>> from planner.problem import Status
     >>> standing_line(Status("chain", 100, 0.0425, 0.01, 1234, 2.0))
     'chain: best +4.25 % cost, none below +1.00 %; 1,234 plans'
     """
     best = "none fits yet" if status.overhead is None else f"best +{100 * status.overhead:.2f} % cost"
-    return (
-        f"{status.strategy}: {best}, none below +{100 * status.overhead_lower_bound:.2f} %;"
-        f" {status.plans_judged:,} plans"
-    )
+    bound = f"none below +{100 * status.overhead_lower_bound:.2f} %"
+    return f"{status.strategy}: {best}, {bound}; {status.plans_judged:,} plans"
 
 
 @contextmanager
 def status(what: str) -> Iterator[Callable[[str], None] | None]:
-    """A spinner with words that change, for work that improves on what it has; None where standard error is no
-    terminal.
-    """
+    """A spinner with words that change, for work with a best so far; None where that is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return

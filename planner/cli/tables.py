@@ -17,7 +17,7 @@ from planner.footprint.modules import Breakdown, Row
 from planner.report import sparkline
 from planner.simulator import Trace
 from planner.text import printable
-from planner.units import counted, format_bytes
+from planner.units import counted, exactly, format_bytes
 
 _NAMED_READERS: Final = 3
 _NARROWEST: Final = 16  # characters that the names of readers keep in a narrow terminal
@@ -25,24 +25,14 @@ _GAP: Final = 2
 _READ_BY: Final = ("read by the backward of", "read by")
 _NUMBERS: Final = frozenset({"ops", "params", "FLOPs", "fwd FLOPs", "bwd FLOPs", "cost", "forward", "bytes", "saved"})
 _PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E")
-#: Columns that go first where a terminal is too narrow for all; what is saved, and by whom, stays.
+#: Columns that go first where a terminal is too narrow for all; saved bytes and their readers stay.
 _LESS_WANTED: Final = (
-    "cost",
-    "bwd FLOPs",
-    "ops",
-    "op",
-    "forward",
-    "bytes",
-    "output shape",
-    "phase",
-    "fwd FLOPs",
-    "FLOPs",
-    "params",
-)
+    "cost", "bwd FLOPs", "ops", "op", "forward", "bytes", "output shape", "phase", "fwd FLOPs", "FLOPs", "params",
+)  # fmt: skip
 
 
 def console() -> Console:
-    """Standard output; names of nodes are never wrapped or read as markup where nobody looks at a screen."""
+    """Standard output; node names are never read as markup, and never wrapped where the output is no terminal."""
     return Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else 160)
 
 
@@ -52,7 +42,7 @@ def print_breakdown(found: Breakdown, *, by: str, depth: int | None, limit: int,
     Args:
         by: "module", "op" (type) or "layer" (one op).
         depth: of modules; None: as deep as `limit` shows whole.
-        limit: rows at most, 0 for all; what is left out is counted.
+        limit: rows at most, 0 for all; a line counts those left out.
         sort: "order", "bytes", "saved", "flops" or "params"; modules stay inside the module around them. Default: op
             types by bytes, the rest in program order.
     """
@@ -61,13 +51,12 @@ def print_breakdown(found: Breakdown, *, by: str, depth: int | None, limit: int,
     if by == "module" and depth is None:
         fitting = [k for k in range(1, deepest + 1) if not limit or sum(row.depth <= k for row in rows) <= limit]
         depth = max(fitting, default=1)
-    shown = _sorted(
-        [row for row in rows if depth is None or row.depth <= depth], sort or ("bytes" if by == "op" else "order")
-    )
+    upper = [row for row in rows if depth is None or row.depth <= depth]
+    shown = _sorted(upper, sort or ("bytes" if by == "op" else "order"))
     left_out = len(shown) - limit if limit and len(shown) > limit else 0
     more = f"... {left_out:,} more rows; --limit 0 shows all" if left_out else ""
     width = console().width if sys.stdout.isatty() else None
-    lines = _aligned([*shown[: len(shown) - left_out], found.total], by=by, width=width, more=more)
+    lines = _breakdown_lines([*shown[: len(shown) - left_out], found.total], by=by, width=width, more=more)
     if depth is not None and depth < deepest:
         deeper = sum(row.depth == depth + 1 for row in rows)
         lines.append(f"  Modules to depth {depth} of {deepest}; --depth {depth + 1} has {deeper:,} rows more")
@@ -80,25 +69,21 @@ def print_inventory(inventory: Inventory, *, scope: str) -> None:
     counts = f"{inventory.ops:,} ops · {inventory.values:,} values · {inventory.outputs:,} outputs"
     out.print(f"{printable(inventory.graph)} · {counts}")
     if inventory.source:
-        out.print(
-            "  File  " + ", ".join(f"{key} {_count(value)}" for key, value in inventory.source.items() if key != "path")
-        )
+        counted_there = (f"{key} {_count(value)}" for key, value in inventory.source.items() if key != "path")
+        out.print(f"  File  {', '.join(counted_there)}")
     table = _table("", "count", "bytes", "MiB", "saved for backward", "cost share")
     total = sum(group.cost for group in inventory.phases) or 1.0
-    for title, groups in (("residents", inventory.residents), ("phase", inventory.phases)):
+    for title, groups in (("live throughout", inventory.residents), ("phase", inventory.phases)):
         if groups:
             table.add_section()
             table.add_row(Text(title, style="bold"))
             for group in groups:
-                _add_group(table, group, total, resident=title == "residents")
+                _add_group(table, group, total, resident=groups is inventory.residents)
     out.print(table)
-    saved_bytes = inventory.saved_bytes
-    out.print(
-        f"  Saved for backward: {inventory.saved_tensors:,} storages, {format_bytes(saved_bytes)} ({saved_bytes} bytes)"
-    )
+    out.print(f"  Saved for backward: {inventory.saved_tensors:,} storages, {exactly(inventory.saved_bytes)}")
     at = "" if inventory.keep_all_peak_op is None else f" at op {printable(inventory.keep_all_peak_op)}"
-    out.print(f"  Keep-all peak ({scope}): {format_bytes(inventory.keep_all_peak_bytes)}{at}")
-    out.print(f"  No plan goes below: {format_bytes(inventory.peak_lower_bound)}")
+    out.print(f"  Peak without recomputation ({scope}): {format_bytes(inventory.keep_all_peak_bytes)}{at}")
+    out.print(f"  Lower bound on the peak: {format_bytes(inventory.peak_lower_bound)}")
     out.print(f"  Candidate cuts of the forward pass: {inventory.candidate_cuts:,}")
     dead = ", ".join(map(printable, inventory.dead[:8])) + (" ..." if len(inventory.dead) > 8 else "")
     out.print(f"  Dead ops: {dead or 'none'}")
@@ -111,14 +96,12 @@ def print_inventory(inventory: Inventory, *, scope: str) -> None:
 def print_trace(trace: Trace, *, name: str) -> None:
     """The `simulate` command's answer."""
     out = console()
-    arena = (
-        "" if trace.arena_bytes is None else f" · arena {format_bytes(trace.arena_bytes)} ({trace.arena_bytes} bytes)"
-    )
-    peak = f"peak {format_bytes(trace.peak_bytes)} ({trace.peak_bytes} bytes)"
+    arena = "" if trace.arena_bytes is None else f" · arena {exactly(trace.arena_bytes)}"
+    peak = f"peak {exactly(trace.peak_bytes)}"
     out.print(f"{printable(name)} · legal · {len(trace.timeline_bytes):,} steps · {peak}{arena}")
-    out.print(f"  Cost {trace.cost:g}; {counted(len(trace.recomputed), 'op')} run again")
-    peak_op = printable(str(trace.peak_op))
-    out.print(f"  Peak at step {trace.peak_step + 1}, op {peak_op}: residents {format_bytes(trace.resident_bytes)}")
+    out.print(f"  Cost {trace.cost:g}; {counted(len(trace.recomputed), 'op')} recomputed")
+    held = f"weights, inputs and states {format_bytes(trace.resident_bytes)}"
+    out.print(f"  Peak at step {trace.peak_step + 1}, op {printable(str(trace.peak_op))}: {held}")
     out.print(f"  Memory {sparkline(trace.timeline_bytes)}")
     for value, nbytes in trace.live_at_peak[:10]:
         out.print(f"    {format_bytes(nbytes):>11}  {printable(value)}")
@@ -155,21 +138,18 @@ def _sorted(rows: list[Row], by: str) -> list[Row]:
     return found
 
 
-def _aligned(rows: Sequence[Row], *, by: str, width: int | None, more: str) -> list[str]:
-    """Lines: a heading, one a row, the last of them under a rule; columns that say nothing are left out.
+def _breakdown_lines(rows: Sequence[Row], *, by: str, width: int | None, more: str) -> list[str]:
+    """A heading and a line for each row, the last under a rule; empty columns are left out.
 
     Args:
-        width: of the terminal; columns go until the rest fits. None: all are shown whole.
-        more: said before the last row.
+        width: of the terminal; columns go until the rest fits. None: all columns, uncut.
+        more: a line before the last row.
     """
     cells = [_cells(row, by=by, total=rows[-1]) for row in rows]
     columns = {heading: [row[heading] for row in cells] for heading in cells[0]}
     first = next(iter(columns))
-    columns = {
-        key: column
-        for key, column in columns.items()
-        if key == first or any(cell not in ("", "-", "?") for cell in column)
-    }
+    filled = {key for key, column in columns.items() if key == first or not set(column) <= {"", "-", "?"}}
+    columns = {key: column for key, column in columns.items() if key in filled}
     widths = {heading: max(map(cell_len, [heading, *column])) for heading, column in columns.items()}
     hidden = [] if width is None else _narrowed(widths, width)
     lines = [_line(row, widths) for row in ({key: key for key in widths}, *cells)]
@@ -179,7 +159,7 @@ def _aligned(rows: Sequence[Row], *, by: str, width: int | None, more: str) -> l
 
 
 def _narrowed(widths: dict[str, int], width: int) -> list[str]:
-    """Make columns fit a terminal, in place; returns the headings of those that had to go."""
+    """Make columns fit a terminal, in place; returns the headings of the columns left out."""
     first, last = next(iter(widths)), next(reversed(widths))
     widths[first] = min(widths[first], max(width // 3, _NARROWEST))
     hidden: list[str] = []
@@ -194,7 +174,7 @@ def _narrowed(widths: dict[str, int], width: int) -> list[str]:
 
 
 def _line(cells: dict[str, str], widths: dict[str, int]) -> str:
-    """One line; names and shapes to the left, numbers to the right, what is too long ends in an ellipsis."""
+    """One line; names and shapes to the left, numbers to the right; a cell too long ends in an ellipsis."""
     shown = []
     for heading, width in widths.items():
         cell = cells[heading]
@@ -229,9 +209,8 @@ def _cells(row: Row, *, by: str, total: Row) -> dict[str, str]:
 
 def _readers(row: Row) -> str:
     names = ["itself" if reader.name == row.name else printable(reader.name) for reader in row.readers]
-    return ", ".join(names[:_NAMED_READERS]) + (
-        f" and {len(names) - _NAMED_READERS:,} more" if len(names) > _NAMED_READERS else ""
-    )
+    unnamed = len(names) - _NAMED_READERS
+    return ", ".join(names[:_NAMED_READERS]) + (f" and {unnamed:,} more" if unnamed > 0 else "")
 
 
 def _bytes(nbytes: int) -> str:
@@ -239,7 +218,7 @@ def _bytes(nbytes: int) -> str:
 
 
 def _flops(count: int, row: Row) -> str:
-    """With a decimal prefix; at least so many where an op does not say."""
+    """FLOPs with a decimal prefix; a lower bound where an op's are unknown."""
     if not count:
         return "?" if row.unknown_flops else "-"
     power = min((len(str(count)) - 1) // 3, len(_PREFIXES) - 1)
@@ -257,9 +236,8 @@ def _table(*headings: str) -> Table:
 def _add_group(table: Table, group: Group, total_cost: float, *, resident: bool) -> None:
     share = "" if resident else f"{100 * group.cost / total_cost:.1f} %"
     saved = f"{group.saved_bytes:,}" if group.saved_bytes else ""
-    table.add_row(
-        f"  {group.name}", f"{group.count:,}", f"{group.nbytes:,}", f"{group.nbytes / 2**20:,.2f}", saved, share
-    )
+    mib = f"{group.nbytes / 2**20:,.2f}"
+    table.add_row(f"  {group.name}", f"{group.count:,}", f"{group.nbytes:,}", mib, saved, share)
 
 
 def _count(value: object) -> str:

@@ -161,7 +161,7 @@ class Footprint(msgspec.Struct, frozen=True):
     @property
     def needed_bytes(self) -> int:
         """Memory to have: the peak, corrected by the calibration if there is one, and the reserve."""
-        return self._taken_bytes + self.memory.reserve
+        return self.memory.needed_bytes(self._taken_bytes)
 
     @property
     def _taken_bytes(self) -> int:
