@@ -6,6 +6,7 @@ import math
 import sys
 import types
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,44 +16,30 @@ from hypothesis import strategies as st
 from planner.errors import PlannerError, UnitError
 from planner.units import MAX_BYTES, format_bytes, parse_budget, parse_bytes
 
-
-@pytest.mark.parametrize(
-    ("text", "nbytes"),
-    [
-        ("7GB", 7_000_000_000),
-        ("7G", 7_000_000_000),
-        ("7GiB", 7_516_192_768),
-        ("1.5GiB", 1_610_612_736),
-        ("512 MiB", 536_870_912),
-        ("512mb", 512_000_000),
-        ("512 mb", 512_000_000),
-        (7_000_000_000, 7_000_000_000),
-        ("7000000000", 7_000_000_000),
-        (1, 1),
-        ("1", 1),
-        ("1B", 1),
-        ("64KB", 64_000),
-        ("64kB", 64_000),
-        ("64KiB", 65_536),
-        ("2TB", 2 * 10**12),
-        ("2TiB", 2 * 2**40),
-        ("1PiB", 2**50),
-        (" 7GB ", 7_000_000_000),
-    ],
-)
-def test_a_size_is_exact_bytes(text: int | str, nbytes: int) -> None:
-    assert parse_budget(text, 10) == nbytes
-    assert parse_bytes(text) == nbytes
+SIZES = {
+    "7GB": 7_000_000_000, "7G": 7_000_000_000, "7GiB": 7_516_192_768, "1.5GiB": 1_610_612_736, "512 MiB": 536_870_912,
+    "512mb": 512_000_000, "512 mb": 512_000_000, "7000000000": 7_000_000_000, 7_000_000_000: 7_000_000_000,
+    "64KB": 64_000, "64kB": 64_000, "64KiB": 65_536, "2TB": 2 * 10**12, "2TiB": 2 * 2**40, "1PiB": 2**50,
+    1: 1, "1": 1, "1B": 1, " 7GB ": 7_000_000_000,
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("fraction", [0.4, "0.4", "40%", "40 %", ".4", "0.40", "40.0%"])
-def test_a_fraction_is_of_the_keep_all_peak(fraction: float | str) -> None:
-    assert parse_budget(fraction, 1001) == 400
+def test_a_size_is_exact_bytes() -> None:
+    assert {text: parse_budget(text, 10) for text in SIZES} == SIZES
+    assert {text: parse_bytes(text) for text in SIZES} == SIZES
 
 
-@pytest.mark.parametrize("whole", [1.0, "1.0", "100%"])
-def test_the_whole_is_the_keep_all_peak(whole: float | str) -> None:
-    assert parse_budget(whole, 123_457) == 123_457
+def test_a_part_of_a_byte_is_dropped_and_never_rounded_up() -> None:
+    for text, nbytes in (("1.0007KB", 1000), ("1.9999B", 1), ("0.9B", 0), ("0.0015KiB", 1)):
+        assert parse_bytes(text) == nbytes
+    assert parse_budget("1.0007KB", 10) == 1000
+    assert parse_budget("66.7%", 100) == parse_budget(0.667, 100) == 66
+
+
+def test_a_fraction_is_of_the_keep_all_peak() -> None:
+    parts: tuple[float | str, ...] = (0.4, "0.4", "40%", "40 %", ".4", "0.40", "40.0%")
+    assert {parse_budget(fraction, 1001) for fraction in parts} == {400}
+    assert {parse_budget(whole, 123_457) for whole in (1.0, "1.0", "100%")} == {123_457}
 
 
 def test_an_int_of_one_is_a_byte_and_a_float_of_one_is_everything() -> None:
@@ -69,34 +56,24 @@ def test_a_fraction_of_next_to_nothing_is_still_a_byte() -> None:
     assert parse_budget(0.001, 10) == 1
 
 
-@pytest.mark.parametrize("text", ["1e-9", "1e-09", "2.5e-05", "1E-6", "3e-300"])
-def test_the_text_of_a_small_float_is_that_float(text: str) -> None:
-    assert parse_budget(text, 10**18) == parse_budget(float(text), 10**18)
+def test_the_text_of_a_small_float_is_that_float() -> None:
+    for text in ("1e-9", "1e-09", "2.5e-05", "1E-6", "3e-300"):
+        assert parse_budget(text, 10**18) == parse_budget(float(text), 10**18)
     assert parse_budget("1e-9", 10**18) == 10**9
 
 
-@pytest.mark.parametrize(
-    ("number", "nbytes"),
-    [
-        (np.int64(7), 7),
-        (np.uint8(1), 1),
-        (np.float32(0.5), 500),
-        (np.float32(0.4), 400),
-        (np.float64(0.29), 290),
-        (Fraction(1, 4), 250),
-    ],
-)
-def test_numbers_of_numpy_are_numbers(number: object, nbytes: int) -> None:
-    found = parse_budget(number, 1000)  # type: ignore[arg-type]
-    assert found == nbytes
-    assert type(found) is int
+def test_numbers_of_numpy_are_numbers() -> None:
+    numbers: tuple[Any, ...] = (np.int64(7), np.uint8(1), np.float32(0.5), np.float32(0.4), np.float64(0.29))
+    found = [parse_budget(number, 1000) for number in (*numbers, Fraction(1, 4))]
+    assert found == [7, 1, 500, 400, 290, 250]
+    assert {type(nbytes) for nbytes in found} == {int}
 
 
-@pytest.mark.parametrize("budget", [-1, "-1", "-1GB", "-40%", -0.5, "-0.5", np.int64(-3), -(10**100)], ids=repr)
-def test_a_negative_size_is_called_negative(budget: int | float | str) -> None:
-    with pytest.raises(UnitError, match="is negative") as caught:
-        parse_budget(budget, 1000)
-    assert "bits" not in str(caught.value)
+def test_a_negative_size_is_called_negative() -> None:
+    for budget in (-1, "-1", "-1GB", "-40%", -0.5, "-0.5", np.int64(-3), -(10**100)):
+        with pytest.raises(UnitError, match="is negative") as caught:
+            parse_budget(budget, 1000)  # type: ignore[arg-type]
+        assert "bits" not in str(caught.value)
 
 
 def test_a_size_above_all_sizes_is_called_so_however_long() -> None:
@@ -108,22 +85,19 @@ def test_a_size_above_all_sizes_is_called_so_however_long() -> None:
 
 REFUSED = [
     "7Gb", "7Mb", "7Kb", "7Gib", "-1GB", "0", 0, "0GB", 0.0, "0%", "0.0", "nan", math.nan, math.inf, -math.inf, "inf",
-        "7 XB", 1.5, "1.5",
-    "150%", "101%", "100.1%", -1, -0.5, "-40%", "", " ", "GB", "7 G B", "1e9", "7e9", "0x10", "1,000", "7GB.", "--",
-        "%", True, False, None,
-    [7], 2**62 + 1, "5000PiB", "9" * 40, "\u0663GB", "\u0664\u0660%", "0.\u0664", "\u00b2", "1e-9999", np.True_,
-        np.array([7, 8]), b"7GB",
-    np.float32("nan"), np.float32(1.5), 1e-400,
+    "7 XB", 1.5, "1.5", "150%", "101%", "100.1%", -1, -0.5, "-40%", "", " ", "GB", "7 G B", "1e9", "7e9", "0x10",
+    "1,000", "7GB.", "--", "%", True, False, None, [7], 2**62 + 1, "5000PiB", "9" * 40, "\u0663GB", "\u0664\u0660%",
+    "0.\u0664", "\u00b2", "1e-9999", np.True_, np.array([7, 8]), b"7GB", np.float32("nan"), np.float32(1.5), 1e-400,
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("budget", REFUSED, ids=repr)
-def test_anything_else_is_refused_with_the_accepted_forms(budget: object) -> None:
-    with pytest.raises(UnitError) as caught:
-        parse_budget(budget, 1000)  # type: ignore[arg-type]
-    message = str(caught.value)
-    assert "\n" not in message
-    assert all(form in message for form in ('"7GB"', '"7GiB"', '"40%"', "0.4"))
+def test_anything_else_is_refused_with_the_accepted_forms() -> None:
+    for budget in REFUSED:
+        with pytest.raises(UnitError) as caught:
+            parse_budget(budget, 1000)  # type: ignore[arg-type]
+        message = str(caught.value)
+        assert "\n" not in message
+        assert all(form in message for form in ('"7GB"', '"7GiB"', '"40%"', "0.4"))
 
 
 def test_a_refusal_shows_what_was_written() -> None:
@@ -147,10 +121,10 @@ def test_an_error_names_what_was_parsed() -> None:
         parse_bytes("7Gb", what="reserve")
 
 
-@pytest.mark.parametrize("size", [1.5, True, None])
-def test_a_size_is_no_float(size: object) -> None:
-    with pytest.raises(UnitError):
-        parse_bytes(size)  # type: ignore[arg-type]
+def test_a_size_is_no_float() -> None:
+    for size in (1.5, True, None):
+        with pytest.raises(UnitError):
+            parse_bytes(size)  # type: ignore[arg-type]
 
 
 def test_the_largest_size_is_accepted() -> None:
@@ -173,24 +147,15 @@ def test_auto_is_the_free_memory_of_the_device(monkeypatch: pytest.MonkeyPatch) 
     assert parse_budget("auto", 1000) == 3 * 2**30
 
 
-@pytest.mark.parametrize(
-    ("nbytes", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1.00 KiB"),
-        (1536, "1.50 KiB"),
-        (2**20 - 1, "1.00 MiB"),  # never "1024.00 KiB"
-        (2**20 - 6, "1023.99 KiB"),
-        (7_000_000_000, "6.52 GiB"),
-        (6_086_532_640, "5.67 GiB"),  # cases.md, C6
-        (39_829_110_788, "37.09 GiB"),  # cases.md, C5
-        (2**62, "4096.00 PiB"),
-        (-1536, "-1.50 KiB"),
-    ],
-)
-def test_people_read_iec_units_with_two_decimals(nbytes: int, text: str) -> None:
-    assert format_bytes(nbytes) == text
+SHOWN = {
+    0: "0 B", 1023: "1023 B", 1024: "1.00 KiB", 1536: "1.50 KiB", -1536: "-1.50 KiB", 2**62: "4096.00 PiB",
+    2**20 - 1: "1.00 MiB", 2**20 - 6: "1023.99 KiB",  # never "1024.00 KiB"
+    7_000_000_000: "6.52 GiB", 6_086_532_640: "5.67 GiB", 39_829_110_788: "37.09 GiB",  # cases.md, C6 and C5
+}  # fmt: skip
+
+
+def test_people_read_iec_units_with_two_decimals() -> None:
+    assert {nbytes: format_bytes(nbytes) for nbytes in SHOWN} == SHOWN
 
 
 @given(st.integers(1, MAX_BYTES))
@@ -200,11 +165,8 @@ def test_bytes_survive_as_text(nbytes: int) -> None:
 
 @given(st.integers(1, 100), st.integers(1, 2**50))
 def test_percent_and_fraction_agree(percent: int, keep_all: int) -> None:
-    assert (
-        parse_budget(f"{percent}%", keep_all)
-        == parse_budget(percent / 100, keep_all)
-        == max(1, percent * keep_all // 100)
-    )
+    exact = max(1, percent * keep_all // 100)
+    assert parse_budget(f"{percent}%", keep_all) == parse_budget(percent / 100, keep_all) == exact
 
 
 @given(st.text(max_size=12))
