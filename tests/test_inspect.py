@@ -1,4 +1,4 @@
-"""`planner inspect`: who holds what, by module, op type and op; and hostile names in what the commands print."""
+"""`planner inspect`: bytes and readers by module, op type and op; and hostile names in what the commands print."""
 
 from __future__ import annotations
 
@@ -76,34 +76,29 @@ class Twin:
 
     def totals(self, belongs: Callable[[str], bool]) -> dict[str, Any]:
         """What a row must say whose ops are those for which `belongs` is true."""
-        ops = [
-            node for node, attributes in self.nodes.items() if attributes.get("kind", "op") == "op" and belongs(node)
-        ]
-        weights = [
-            node
-            for node, attributes in self.nodes.items()
-            if attributes.get("kind") == "parameter" and node in self.first_reader and belongs(self.first_reader[node])
-        ]
-        fresh = {
-            (node, k): size
-            for node in ops
-            for k, size in enumerate(self.sizes(node))
-            if self.root(node, k) == (node, k)
-        }
-        phase = {node: self.nodes[node].get("phase") for node in ops}
+        own = {node: attributes.get("kind", "op") for node, attributes in self.nodes.items()}
+        ops = [node for node, kind in own.items() if kind == "op" and belongs(node)]
+        read = [node for node, kind in own.items() if kind == "parameter" and node in self.first_reader]
+        weights = [node for node in read if belongs(self.first_reader[node])]
+        sized = {(node, k): size for node in ops for k, size in enumerate(self.sizes(node))}
+        fresh = {place: size for place, size in sized.items() if self.root(*place) == place}
+        forward = [node for node in ops if self.nodes[node].get("phase") in ("forward", "loss")]
+        backward = [node for node in ops if self.nodes[node].get("phase") == "backward"]
+
+        def total(fact: str, nodes: list[str], default: float = 0) -> Any:
+            return sum(self.nodes[node].get(fact, default) for node in nodes)
+
         return {
             "ops": len(ops),
             "parameter_bytes": sum(sum(self.sizes(node)) for node in weights),
             "nbytes": sum(fresh.values()),
-            "forward_bytes": sum(size for (node, _), size in fresh.items() if phase[node] in ("forward", "loss")),
+            "forward_bytes": sum(size for (node, _), size in fresh.items() if node in forward),
             "saved_storages": len(self.saved.keys() & fresh.keys()),
             "saved_bytes": sum(size for root, size in fresh.items() if root in self.saved),
-            "cost": pytest.approx(sum(self.nodes[node].get("cost", 1.0) for node in ops)),
-            "flops": sum(self.nodes[node].get("flops", 0) for node in ops),
-            "forward_flops": sum(
-                self.nodes[node].get("flops", 0) for node in ops if phase[node] in ("forward", "loss")
-            ),
-            "backward_flops": sum(self.nodes[node].get("flops", 0) for node in ops if phase[node] == "backward"),
+            "cost": pytest.approx(total("cost", ops, 1.0)),
+            "flops": total("flops", ops),
+            "forward_flops": total("flops", forward),
+            "backward_flops": total("flops", backward),
         }
 
     def readers(self, belongs: Callable[[str], bool], called: Callable[[str], str]) -> dict[str, int]:
@@ -135,34 +130,32 @@ def golden(shared: Path, start: str) -> list[int]:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_every_op_holds_what_the_dag_says_and_is_read_by_whom_it_says(name: str) -> None:
+def test_ops_types_and_modules_hold_what_the_dag_says_and_add_up(name: str) -> None:
     graph = GRAPHS[name]()
-    twin, found = Twin(graph), found_in(graph)
-    assert [row.name for row in found.ops] == [node for node, a in twin.nodes.items() if a.get("kind", "op") == "op"]
+    program, twin = lower(graph), Twin(graph)
+    found, inventory = break_down(program), take_inventory(program, MemoryModel())
+    types = {node: a["op"] for node, a in twin.nodes.items() if a.get("kind", "op") == "op"}
+    assert [row.name for row in found.ops] == list(types)
     for row in found.ops:
         assert facts(row) == twin.totals(lambda node, row=row: node == row.name)
         assert readers(row) == twin.readers(lambda node, row=row: node == row.name, str)
-
-
-@pytest.mark.parametrize("name", GRAPHS)
-def test_op_types_add_up_their_ops(name: str) -> None:
-    graph = GRAPHS[name]()
-    twin, found = Twin(graph), found_in(graph)
-    assert {row.name for row in found.operators} == {
-        a["op"] for a in twin.nodes.values() if a.get("kind", "op") == "op"
-    }
+    assert {row.name for row in found.operators} == set(types.values())
     for row in found.operators:
-        assert facts(row) == twin.totals(lambda node, row=row: twin.nodes[node]["op"] == row.name)
-        assert readers(row) == twin.readers(
-            lambda node, row=row: twin.nodes[node]["op"] == row.name, lambda node: twin.nodes[node]["op"]
-        )
+        assert facts(row) == twin.totals(lambda node, row=row: types[node] == row.name)
+        assert readers(row) == twin.readers(lambda node, row=row: types[node] == row.name, types.__getitem__)
+    if name in ("resnet", "densenet", "inference"):
+        modules_are_prefixes(found, twin)
+    assert (found.total.saved_storages, found.total.saved_bytes) == (inventory.saved_tensors, inventory.saved_bytes)
+    assert found.total.ops == inventory.ops
+    assert found.total.nbytes == sum(group.nbytes for group in inventory.phases)
+    outermost = [row for row in found.modules if row.depth == 1]
+    for rows in (outermost, found.operators, found.ops):
+        for fact, value in facts(found.total).items():
+            assert sum(getattr(row, fact) for row in rows) == (pytest.approx(value) if fact == "cost" else value)
 
 
-@pytest.mark.parametrize("name", ["resnet", "densenet", "inference"])
-def test_modules_add_up_what_is_named_after_them(name: str) -> None:
-    """In these models every name starts with that of its layer, so a prefix of the name is all there is to it."""
-    graph = GRAPHS[name]()
-    twin, found = Twin(graph), found_in(graph)
+def modules_are_prefixes(found: Breakdown, twin: Twin) -> None:
+    """Where every name starts with that of its layer, a module holds exactly the ops whose names it begins."""
     names = {row.name for row in found.modules}
     layers = {name for name in names if not any(other.startswith(f"{name}.") for other in names)}
 
@@ -177,19 +170,6 @@ def test_modules_add_up_what_is_named_after_them(name: str) -> None:
             return layer if row.name in layers else ".".join(layer.split(".")[: row.depth])
 
         assert readers(row) == twin.readers(lambda node, row=row: inside(row.name, node), called)
-
-
-@pytest.mark.parametrize("name", GRAPHS)
-def test_rows_add_up_to_the_whole_and_to_the_summary(name: str) -> None:
-    program = lower(GRAPHS[name]())
-    found, inventory = break_down(program), take_inventory(program, MemoryModel())
-    assert (found.total.saved_storages, found.total.saved_bytes) == (inventory.saved_tensors, inventory.saved_bytes)
-    assert found.total.ops == inventory.ops
-    assert found.total.nbytes == sum(group.nbytes for group in inventory.phases)
-    outermost = [row for row in found.modules if row.depth == 1]
-    for rows in (outermost, found.operators, found.ops):
-        for fact, value in facts(found.total).items():
-            assert sum(getattr(row, fact) for row in rows) == (pytest.approx(value) if fact == "cost" else value)
 
 
 def test_a_module_is_followed_by_what_is_inside_it() -> None:
@@ -226,18 +206,9 @@ def test_resnet50_has_the_parameters_and_multiply_adds_of_the_literature(shared:
 def test_vgg16_has_the_parameters_of_each_layer_and_15_47_giga_multiply_adds(shared: Path) -> None:
     found = found_in(zoo.vgg(16, batch=1))
     assert found.total.parameters == golden(shared, "VGG16 params")[0] == 138_357_544
-    # 3x3 convolutions: (input channels, output channels, pixels across) of configuration D, and the three layers on
-    # top.
-    convolutions = [
-        (3, 64, 224),
-        (64, 64, 224),
-        (64, 128, 112),
-        (128, 128, 112),
-        (128, 256, 56),
-        (256, 256, 56),
-        (256, 256, 56),
-    ]
-    convolutions += [(256, 512, 28), (512, 512, 28), (512, 512, 28), (512, 512, 14), (512, 512, 14), (512, 512, 14)]
+    # 3x3 convolutions (input channels, output channels, pixels across) of configuration D, and the three layers on top
+    convolutions = [(3, 64, 224), (64, 64, 224), (64, 128, 112), (128, 128, 112), (128, 256, 56), (256, 256, 56)]
+    convolutions += [(256, 256, 56), (256, 512, 28), *[(512, 512, 28)] * 2, *[(512, 512, 14)] * 3]
     connected = [(25088, 4096), (4096, 4096), (4096, 1000)]
     multiply_adds = sum(9 * a * b * across**2 for a, b, across in convolutions) + sum(a * b for a, b in connected)
     types = {row.name: row for row in found.operators}
@@ -258,8 +229,7 @@ def test_a_layer_applied_a_hundred_times_has_its_weights_once_and_its_values_a_h
 
 def test_a_recorded_training_step_saves_what_onnxruntime_saves(shared: Path) -> None:
     found = found_in(from_onnx(shared / "data/graphs/onnx_training/resnet50_training.onnx"))
-    # golden.md: 212 tensors, 21,180,264 elements, and 200,704 of the max pool, whose indices are int64; all others are
-    # float32.
+    # golden.md: 212 float32 tensors of 21,180,264 elements, 200,704 of them int64 indices of the max pool
     assert (found.total.saved_storages, found.total.saved_bytes) == (212, 4 * 21_180_264 + 4 * 200_704)
     rows = {row.name: row for row in found.modules}
     # the backward of the layer after it
@@ -277,14 +247,11 @@ def test_a_view_is_saved_as_the_storage_it_looks_at_and_a_parameter_never() -> N
     graph.add_node("loss", nbytes=4, phase="loss", op="Sum")
     graph.add_node("g", nbytes=16, phase="backward", op="MulGrad")
     graph.add_node("h", nbytes=8, phase="backward", op="MulGrad")
-    graph.add_edges_from(
-        [("w", "net.a"), ("net.a", "net.v"), ("net.v", "loss"), ("net.v", "g"), ("w", "h"), ("net.a", "h"), ("g", "h")]
-    )
+    graph.add_edges_from([("w", "net.a"), ("net.a", "net.v"), ("net.v", "loss"), ("net.v", "g")])
+    graph.add_edges_from([("w", "h"), ("net.a", "h"), ("g", "h")])
     rows = {row.name: row for row in found_in(graph).ops}
-    assert [(reader.name, reader.storages, reader.nbytes) for reader in rows["net.a"].readers] == [
-        ("g", 1, 16),
-        ("h", 1, 16),
-    ]
+    told = [(reader.name, reader.storages, reader.nbytes) for reader in rows["net.a"].readers]
+    assert told == [("g", 1, 16), ("h", 1, 16)]
     assert (rows["net.a"].saved_storages, rows["net.a"].saved_bytes, rows["net.a"].parameters) == (1, 16, 2)
     assert (rows["net.v"].nbytes, rows["net.v"].saved_storages, rows["net.v"].readers) == (0, 0, ())
     assert rows["net.a"].unknown_flops == 1
@@ -297,29 +264,23 @@ def test_a_module_is_the_attribute_or_the_name_and_a_parameter_goes_with_its_fir
         graph.add_node(name, nbytes=1, module=module, op="Op")
     graph.add_node("onnx::Conv_7.update", nbytes=12, phase="update", op="Update")
     graph.add_node("lonely.bias", nbytes=4, kind="parameter")
-    graph.add_edges_from(
-        [("onnx::Conv_7", "a/b/Conv"), ("onnx::Conv_7", "plain"), ("onnx::Conv_7", "onnx::Conv_7.update")]
-    )
+    graph.add_edges_from(("onnx::Conv_7", reader) for reader in ("a/b/Conv", "plain", "onnx::Conv_7.update"))
     rows = {row.name: row for row in found_in(graph).modules}
     assert list(rows) == ["a", "a.b", "a.b.Conv", "a.b.x", "y", "y.z", "plain", "lonely", "lonely.bias"]
     assert (rows["a.b"].ops, rows["a.b"].parameters, rows["a.b.Conv"].ops, rows["plain"].parameters) == (3, 3, 2, 0)
     assert (rows["lonely"].ops, rows["lonely"].parameters, rows["lonely"].parameter_bytes) == (0, None, 4)
 
 
-@pytest.mark.parametrize(
-    ("name", "parts"),
-    [
-        ("/backbone/stage3/stage3.6/Reshape_1", ["backbone", "stage3", "6", "Reshape_1"]),
-        ("/model/layers.0/self_attn/q_proj/MatMul", ["model", "layers", "0", "self_attn", "q_proj", "MatMul"]),
-        ("m/x/slice;m/y/slice", ["m", "x", "slice"]),
-        ("a;b", ["a;b"]),
-        ("f1", ["f1"]),
-        ("...", ["..."]),
-        ("", [""]),
-    ],
-)
-def test_scopes_of_exporters_are_told_apart(name: str, parts: list[str]) -> None:
-    assert list(scoped(name)) == parts
+SCOPES = {
+    "/backbone/stage3/stage3.6/Reshape_1": ("backbone", "stage3", "6", "Reshape_1"),
+    "/model/layers.0/self_attn/q_proj/MatMul": ("model", "layers", "0", "self_attn", "q_proj", "MatMul"),
+    "m/x/slice;m/y/slice": ("m", "x", "slice"),
+    "a;b": ("a;b",), "f1": ("f1",), "...": ("...",), "": ("",),
+}  # fmt: skip
+
+
+def test_scopes_of_exporters_are_told_apart() -> None:
+    assert {name: scoped(name) for name in SCOPES} == SCOPES
 
 
 def test_onnx_nodes_carry_the_module_their_exporter_wrote(shared: Path) -> None:
@@ -365,26 +326,17 @@ def test_json_holds_all_rows_whatever_the_table_shows(run) -> None:
     assert conv["forward_flops"] == 2 * 9 * 64 * 64 * 16 * 16 * 2
     assert (conv["saved_storages"], conv["saved_bytes"]) == (1, 2 * 64 * 16 * 16 * 4)
     assert conv["readers"] == [{"name": "stage1.block2.bn2", "storages": 1, "nbytes": 2 * 64 * 16 * 16 * 4}]
-    counts = [
-        value
-        for row in found["breakdown"]["ops"]
-        for key, value in row.items()
-        if key.endswith(("bytes", "flops", "storages"))
-    ]
-    assert all(type(value) is int for value in counts)
+    facts_of_ops = [pair for row in found["breakdown"]["ops"] for pair in row.items()]
+    assert {type(value) for key, value in facts_of_ops if key.endswith(("bytes", "flops", "storages"))} == {int}
     assert found["inventory"]["saved_bytes"] == found["breakdown"]["total"]["saved_bytes"]
 
 
-@pytest.mark.parametrize("by", ["module", "op", "layer"])
-def test_rows_left_out_are_counted(run, by: str) -> None:
-    depth = ("--depth", "3") if by == "module" else ()
-    whole, cut = (
-        table(run(*RESNET, "--by", by, "--limit", "0", *depth)),
-        table(run(*RESNET, "--by", by, "--limit", "5", *depth)),
-    )
-    assert [line.split() for line in cut[:5]] == [line.split() for line in whole[:5]]
-    assert re.fullmatch(rf"  \.\.\. {len(whole) - 5:,} more rows; --limit 0 shows all", cut[5])
-    assert len(cut) == 6
+def test_rows_left_out_are_counted(run) -> None:
+    for by in ("module", "op", "layer"):
+        options = (*RESNET, "--by", by, *(("--depth", "3") if by == "module" else ()))
+        whole, cut = (table(run(*options, "--limit", limit)) for limit in (0, 5))
+        assert [line.split() for line in cut[:5]] == [line.split() for line in whole[:5]]
+        assert cut[5:] == [f"  ... {len(whole) - 5:,} more rows; --limit 0 shows all"]
 
 
 def test_without_a_depth_modules_go_as_deep_as_the_limit_shows_whole(run) -> None:
@@ -417,11 +369,8 @@ def test_sorting_puts_the_most_saved_first_and_keeps_modules_together(run) -> No
 
 def test_the_readme_shows_what_is_printed(run) -> None:
     readme = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
-    shown = (
-        readme.partition("`planner inspect resnet:50 --batch 32 --depth 1` prints")[2]
-        .partition("```text\n")[2]
-        .partition("```")[0]
-    )
+    after = readme.partition("`planner inspect resnet:50 --batch 32 --depth 1` prints")[2]
+    shown = after.partition("```text\n")[2].partition("```")[0]
     assert run("inspect", "resnet:50", "--batch", "32", "--depth", "1").out.startswith(shown)
     assert len(shown.splitlines()) == 13
 
@@ -432,54 +381,50 @@ def test_a_depth_is_for_modules_only(run) -> None:
     assert answer.err == "error: --depth is for --by module; --by op has no tree\n"
 
 
+HEADINGS = {
+    "module": ["module", "op", "output shape", "params", "fwd FLOPs", "bwd FLOPs", "cost", "forward", "saved"],
+    "op": ["op type", "ops", "params", "FLOPs", "cost", "bytes", "saved"],
+    "layer": ["layer", "op", "phase", "output shape", "params", "FLOPs", "cost", "bytes", "saved"],
+}
+
+
 @pytest.mark.parametrize("width", [40, 80, 120, 160, 300])
-@pytest.mark.parametrize("by", ["module", "op", "layer"])
-def test_a_table_fits_its_terminal_and_says_what_it_left_out(
-    monkeypatch: pytest.MonkeyPatch, width: int, by: str
-) -> None:
-    screen = io.StringIO()
-    screen.isatty = lambda: True  # type: ignore[method-assign]
-    monkeypatch.setattr(sys, "stdout", screen)
-    monkeypatch.setattr(tables, "console", lambda: Console(file=screen, width=width))
-    graph = zoo.gpt(2, batch=1, tokens=8, hidden=8, heads=2, vocabulary=11)
-    tables.print_breakdown(found_in(graph), by=by, depth=None, limit=0, sort=None)
-    lines = screen.getvalue().splitlines()
-    left_out = [line for line in lines if line.startswith("  Left out in")]
-    body = [line for line in lines if line not in left_out and not line.startswith("  Modules to")]
-    assert max(map(len, body)) <= width
-    every = {
-        "module": ["module", "op", "output shape", "params", "fwd FLOPs", "bwd FLOPs", "cost", "forward", "saved"],
-        "op": ["op type", "ops", "params", "FLOPs", "cost", "bytes", "saved"],
-        "layer": ["layer", "op", "phase", "output shape", "params", "FLOPs", "cost", "bytes", "saved"],
-    }[by]
-    *shown, reader = re.split(r"\s{2,}", lines[0].strip())
-    hidden = left_out[0].partition(": ")[2].partition(";")[0].split(", ") if left_out else []
-    assert sorted([*shown, *hidden]) == sorted(every)
-    assert [heading for heading in every if heading in shown] == shown
-    assert {every[0], "saved"} <= set(shown)
-    assert reader.startswith("read")
-    assert not (hidden and width == 300)
+def test_a_table_fits_its_terminal_and_says_what_it_left_out(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    found = found_in(zoo.gpt(2, batch=1, tokens=8, hidden=8, heads=2, vocabulary=11))
+    for by, every in HEADINGS.items():
+        screen = io.StringIO()
+        screen.isatty = lambda: True  # type: ignore[method-assign]
+        monkeypatch.setattr(sys, "stdout", screen)
+        monkeypatch.setattr(tables, "console", lambda screen=screen: Console(file=screen, width=width))
+        tables.print_breakdown(found, by=by, depth=None, limit=0, sort=None)
+        lines = screen.getvalue().splitlines()
+        left_out = [line for line in lines if line.startswith("  Left out in")]
+        body = [line for line in lines if line not in left_out and not line.startswith("  Modules to")]
+        assert max(map(len, body)) <= width
+        *shown, reader = re.split(r"\s{2,}", lines[0].strip())
+        hidden = left_out[0].partition(": ")[2].partition(";")[0].split(", ") if left_out else []
+        assert sorted([*shown, *hidden]) == sorted(every)
+        assert [heading for heading in every if heading in shown] == shown
+        assert {every[0], "saved"} <= set(shown)
+        assert reader.startswith("read")
+        assert not (hidden and width == 300)
 
 
 HOSTILE = "n\x1b[31mred\x9b2J\nfake line\u202e"
 
 
-@pytest.mark.parametrize(
-    "command", ["inspect", "inspect op", "inspect layer", "optimize", "simulate", "estimate", "curve"]
-)
-def test_names_of_a_file_cannot_steer_the_terminal(run, tmp_path: Path, command: str) -> None:
+def test_names_of_a_file_cannot_steer_the_terminal(run, tmp_path: Path) -> None:
     graph = nx.DiGraph(name=f"graph {HOSTILE}")
     graph.add_node(HOSTILE, nbytes=64, phase="forward", op=f"Op{HOSTILE}", module=f"m{HOSTILE}")
     graph.add_node("b", nbytes=64, phase="backward", op=f"Grad{HOSTILE}")
     graph.add_edge(HOSTILE, "b")
     (tmp_path / "g.json").write_text(json.dumps(nx.node_link_data(graph, edges="links")))
-    verb, _, by = command.partition(" ")
-    arguments = ["g.json"]
-    if verb == "simulate":
-        assert run("optimize", "g.json", "-o", "plan.json").code == 0
-        arguments = ["plan.json"]
-    answer = run(verb, *arguments, *(["--by", by] if by else []))
-    assert answer.code == 0
-    assert r"n\x1b[31mred\x9b2J\nfake line\u202e" in answer.out
-    assert not [char for char in answer.out if char != "\n" and not char.isprintable()]
-    assert not [line for line in answer.out.splitlines() if line.startswith("fake line")]
+    assert run("optimize", "g.json", "-o", "plan.json").code == 0
+    commands = ("inspect", "inspect --by op", "inspect --by layer", "optimize", "estimate", "curve", "simulate")
+    for command in commands:
+        verb, *options = command.split()
+        answer = run(verb, "plan.json" if verb == "simulate" else "g.json", *options)
+        assert answer.code == 0, command
+        assert r"n\x1b[31mred\x9b2J\nfake line\u202e" in answer.out, command
+        assert not [char for char in answer.out if char != "\n" and not char.isprintable()], command
+        assert not [line for line in answer.out.splitlines() if line.startswith("fake line")], command
