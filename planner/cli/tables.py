@@ -73,7 +73,7 @@ def print_inventory(inventory: Inventory, *, scope: str) -> None:
         out.print(f"  File  {', '.join(counted_there)}")
     table = _table("", "count", "bytes", "MiB", "saved for backward", "cost share")
     total = sum(group.cost for group in inventory.phases) or 1.0
-    for title, groups in (("live throughout", inventory.residents), ("phase", inventory.phases)):
+    for title, groups in (("held", inventory.residents), ("phase", inventory.phases)):
         if groups:
             table.add_section()
             table.add_row(Text(title, style="bold"))
