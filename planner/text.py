@@ -1,4 +1,4 @@
-"""Values as one line of text, numbers out of what callers hand over, and tables in aligned columns."""
+"""One-line text for any value, whole numbers from arguments, and tables in aligned columns."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def whole_number(model: str, name: str, value: Any, *, least: int) -> int:
 
 
 def aligned(rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
-    """Lines of equal columns, two spaces apart; the first `left` columns end on the right, all others on the left.
+    """Lines of columns two spaces apart; the first `left` columns are left-aligned, all others right-aligned.
 
     A row may be shorter than the others.
 
