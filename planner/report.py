@@ -66,7 +66,8 @@ class PatternReport(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         if self.kind == "save" or self.pattern == "none":
-            what = f"{self.ops:,} ops run once, {format_bytes(self.nbytes)} of theirs held for the backward pass"
+            held = f"{format_bytes(self.nbytes)} of theirs held for the backward pass"
+            what = f"{counted(self.ops, 'op')} run once, {held}"
         else:
             change = self.peak_change_bytes
             by_itself = f"peak {'+' if change > 0 else '-'}{format_bytes(abs(change))}" if change else "peak unchanged"
