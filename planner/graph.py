@@ -290,7 +290,14 @@ def _storage_roots(graph: Graph) -> dict[str, str]:
         updated = [root[op.reads[i]] for i, _ in op.updates]
         if len(set(updated)) < len(updated):
             raise GraphError(f"op {op.name!r} updates one storage twice, through two of its inputs; make it two ops")
-        for i, o in (*((i, o) for i, o, _ in op.view), *op.updates):
+        for i, o, offset in op.view:
+            base, window = root[op.reads[i]], op.outputs[o]
+            size = graph.tensors[base].nbytes
+            if offset > size or (offset == size and window.nbytes):  # a view of no bytes may lie at the very end
+                where = f"starts at byte {offset}, but its base {base!r} has {size} bytes"
+                raise GraphError(f"op {op.name!r}: view {window.name!r} {where}")
+            root[window.name] = base
+        for i, o in op.updates:
             root[op.outputs[o].name] = root[op.reads[i]]
     return root
 

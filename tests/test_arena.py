@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from naive import canonical_steps, inplace_pairs, keep_all, stacked
+from offenders import every
 from programs import steps
 from strategies import broken_schedules, digraphs, memory_models, schedules
 from test_laws import GRAPHS, MEMORY, PERCENT, budget_of, outcome
@@ -112,7 +113,7 @@ def test_a_fresh_value_has_its_size_and_depends_on_name_output_inputs_and_their_
     assert [value for value in found if renamed[value] == found[value]] == ["y", "none"]
 
 
-@pytest.mark.parametrize("nbytes", [1, 7, 8, 9, 64, 100])
+@every("nbytes", [1, 7, 8, 9, 64, 100])
 def test_every_byte_of_an_input_changes_the_output(nbytes: int) -> None:
     seen = set()
     for k in range(nbytes):
@@ -140,14 +141,14 @@ def test_a_view_is_a_window_that_counts_from_the_start_of_the_storage_and_ends_w
                 op("v", "a", nbytes=8, view=((0, 0, 4),)),
                 op("of", "v", nbytes=6, view=((0, 0, 2),)),
                 op("past", "a", nbytes=99, view=((0, 0, 10),)),
-                op("beyond", "a", view=((0, 0, 16),)),
+                op("empty", "a", nbytes=0, view=((0, 0, 16),)),
             ]
         )
     )
     assert found["v"] == found["a"][4:12]
     assert found["of"] == found["a"][2:8]
     assert found["past"] == found["a"][10:]
-    assert found["beyond"] == b""
+    assert found["empty"] == b""
 
 
 def test_an_update_changes_the_window_of_its_input_and_nothing_else_of_the_storage() -> None:
@@ -236,8 +237,8 @@ def test_every_legal_schedule_runs_to_the_bytes_of_the_reference(
         assert execute(graph, schedule, allocation, scale=scale, expected=expected).computes == len(schedule.computes)
 
 
-@pytest.mark.parametrize("allocator", ALLOCATORS)
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@every("allocator", ALLOCATORS)
+@every("strategy", STRATEGIES)
 @FOR_EVERY_PAIR
 @given(digraph=GRAPHS, memory=MEMORY, percent=PERCENT, scale=SCALES)
 def test_every_plan_runs_to_the_bytes_of_the_reference(
@@ -278,7 +279,7 @@ def resnet() -> Graph:
 
 # At 100% all plans are keep-all; "exact" has no plans of its own of a graph this large, but those of "cuts" and
 # "retention".
-@pytest.mark.parametrize(
+@every(
     ("strategy", "budget"),
     [
         ("auto", "100%"),
@@ -296,8 +297,8 @@ def test_plans_of_resnet_50_run_to_the_bytes_of_the_reference(resnet: Graph, str
         )
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("reads", [("in",), ("out",), ("in", "out")])
+@every("strategy", STRATEGIES)
+@every("reads", [("in",), ("out",), ("in", "out")])
 def test_plans_of_chains_run_to_the_bytes_of_the_reference(strategy: str, reads: tuple[str, ...]) -> None:
     graph = lower(zoo.chain(40, reads=reads, nbytes=1000, input_nbytes=10))
     for budget in ("100%", "70%", "40%", None):
@@ -337,7 +338,7 @@ C2 = lower(cases.C2.digraph())
 C2_STEPS = keep_all(C2)
 
 
-@pytest.mark.parametrize("scale", [1, 5, 64])
+@every("scale", [1, 5, 64])
 def test_any_two_live_buffers_that_overlap_by_one_byte_are_caught(scale: int) -> None:
     spread = stacked(C2, C2_STEPS)
     expected = reference(C2, scale=scale)
@@ -418,7 +419,7 @@ A, B, V, U = op("a"), op("b"), op("v", "a", view=((0, 0, 0),)), op("u", "b", upd
 D = op("d", "c", output=True)
 
 
-@pytest.mark.parametrize(
+@every(
     ("ops", "text", "taken", "free_again"),
     [
         # the first input stays, the second is the newest version of an updated storage
@@ -477,7 +478,7 @@ def test_an_in_place_output_lies_where_rule_10_puts_it(
     execute(graph, schedule, allocation)
 
 
-@pytest.mark.parametrize(
+@every(
     ("reads", "text", "step"),
     [
         (("m:0", "m:1"), "a m -m:0 -a a m -a r -m:0 -m:1", 3),  # m:1 is kept; that of step 3 is for the step only
@@ -545,7 +546,7 @@ def test_a_resident_that_is_freed_or_overwritten_is_caught_at_the_end() -> None:
         execute(graph, steps("a"), replace(allocation, buffers=(replace(allocation.buffers[0], offset=-1),)))
 
 
-@pytest.mark.parametrize("offset", [0, 3, 5, 12])
+@every("offset", [0, 3, 5, 12])
 def test_a_view_at_a_wrong_offset_is_caught(offset: int) -> None:
     def at(place: int) -> Graph:
         return Graph([op("a", nbytes=16), op("v", "a", nbytes=8, view=((0, 0, place),)), op("b", "v", output=True)])
@@ -567,7 +568,7 @@ def test_buffers_that_swap_offsets_are_caught() -> None:
     execute(graph, schedule, moved(moved(allocation, "a", 12), "b", 0))
 
 
-@pytest.mark.parametrize(
+@every(
     ("over", "message"),
     [
         ("idle", "op 'd': reads 'idle' .* right until step 2, op 'b'"),
@@ -575,8 +576,8 @@ def test_buffers_that_swap_offsets_are_caught() -> None:
         ("b", "step 2, op 'b': makes 'b'"),
     ],
 )
-@pytest.mark.parametrize("byte", [0, 7])
-@pytest.mark.parametrize("scale", [1, 3])
+@every("byte", [0, 7])
+@every("scale", [1, 3])
 def test_workspace_over_a_live_value_is_caught(over: str, message: str, byte: int, scale: int) -> None:
     graph = Graph([op("idle"), op("a"), op("b", "a", workspace=1), op("d", "idle", "b", output=True)])
     schedule = steps("idle a b -a d -idle -b")
@@ -634,7 +635,7 @@ def test_an_op_that_must_not_run_again_makes_other_bytes_if_it_does() -> None:
         execute(graph(False), schedule, allocation)
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "message"),
     [
         ("b a", "reads 'a', which nothing has made"),

@@ -10,6 +10,7 @@ from typing import Any
 import networkx as nx
 import pytest
 from hypothesis import given
+from offenders import every
 from programs import op
 from strategies import digraphs
 
@@ -47,6 +48,12 @@ BAD = {
     "view of a negative input": Bad((X, op("v", "x", view=((-1, 0, 0),))), ("'v'", "view")),
     "view as no output": Bad((X, op("v", "x", view=((0, 1, 0),))), ("'v'", "view", "(0, 1, 0)")),
     "view before its base": Bad((X, op("v", "x", view=((0, 0, -4),))), ("'v'", "offset")),
+    "view at the end of its base": Bad((X, op("v", "x", view=((0, 0, 8),))), ("'v'", "byte 8", "'x' has 8 bytes")),
+    "view beyond its base": Bad((X, op("v", "x", nbytes=0, view=((0, 0, 9),))), ("'v'", "byte 9", "'x' has 8 bytes")),
+    "view beyond the storage under a view": Bad(
+        (X, op("v", "x", nbytes=99, view=((0, 0, 4),)), op("w", "v", view=((0, 0, 40),))), ("'w'", "byte 40", "8 bytes")
+    ),
+    "view of no bytes": Bad((op("x", nbytes=0), op("v", "x", view=((0, 0, 0),))), ("'v'", "byte 0", "0 bytes")),
     "update out of range": Bad((X, op("u", "x", updates=((0, 2),))), ("'u'", "updates", "(0, 2)")),
     "in-place out of range": Bad((X, op("i", "x", inplace=((3, 0, False),))), ("'i'", "inplace", "(3, 0, False)")),
     "output viewed twice": Bad((X, op("y"), op("v", "x", "y", view=((0, 0, 0), (1, 0, 0)))), ("'v'", "two storages")),
@@ -95,12 +102,18 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+@every("bad", BAD.values(), ids=BAD)
 def test_a_program_that_cannot_be_is_refused_by_name(bad: Bad) -> None:
     with pytest.raises(GraphError) as caught:
         Graph(bad.ops)
     assert all(name in str(caught.value) for name in bad.names), str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_view_of_no_bytes_may_lie_at_the_end_of_its_base() -> None:
+    empty = [op("none", nbytes=0), op("of none", "none", nbytes=0, view=((0, 0, 0),))]
+    graph = Graph([X, op("rest", "x", nbytes=0, view=((0, 0, 8),)), *empty])
+    assert (graph.storage_root["rest"], graph.storage_root["of none"]) == ("x", "none")
 
 
 def test_the_largest_sizes_are_accepted() -> None:
@@ -220,7 +233,7 @@ def _edited(edit: Any) -> bytes:
     return json.dumps(parts).encode()
 
 
-@pytest.mark.parametrize(
+@every(
     ("edit", "message"),
     [
         (lambda parts: parts.update(version=2), "version 2"),
@@ -246,9 +259,7 @@ def test_json_of_another_kind_is_refused_by_name(edit: Any, message: str) -> Non
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "text", [b"", b"{", b"[]", b"null", b"7", b'"graph"', b"\xff\xfe", EVERYTHING.to_json()[:-9]], ids=repr
-)
+@every("text", [b"", b"{", b"[]", b"null", b"7", b'"graph"', b"\xff\xfe", EVERYTHING.to_json()[:-9]], ids=repr)
 def test_what_is_not_a_json_graph_is_a_graph_error(text: bytes) -> None:
     with pytest.raises(GraphError):
         Graph.from_json(text)
