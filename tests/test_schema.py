@@ -15,11 +15,12 @@ import pytest
 from cases import C3, CASES, c4, c8, nodes
 from hypothesis import given
 from naive import keep_all
+from offenders import every
 from strategies import digraphs, simple_digraphs
 
 from planner.errors import GraphError
 from planner.graph import Graph, Op, Tensor
-from planner.lowering.schema import EDGE, NODE, lower, program_order, stamp_positions
+from planner.lowering.schema import EDGE, NODE, lower, program_order
 from planner.simulator import simulate
 
 
@@ -56,7 +57,7 @@ WRONG = {
 ANYTHING = {"saves", "shape", "dtype"}  # read elsewhere, or in reports only
 
 
-@pytest.mark.parametrize(
+@every(
     ("attribute", "value"),
     [(key, value) for key, values in WRONG.items() for value in values],
     ids=lambda value: repr(value)[:30],
@@ -177,14 +178,14 @@ def test_whatever_is_accepted_is_plain_and_survives_its_file() -> None:
     assert Graph.from_json(lower(graph).to_json()).ops == lower(graph).ops
 
 
-@pytest.mark.parametrize(("flag", "wanted"), [(np.True_, True), (np.False_, False), (True, True), (False, False)])
+@every(("flag", "wanted"), [(np.True_, True), (np.False_, False), (True, True), (False, False)])
 def test_flags_of_numpy_are_flags(flag: Any, wanted: bool) -> None:
     op = lower(pair(recomputable=flag, output=flag, stage=flag)).op_named["node"]
     assert (op.recomputable, op.outputs[0].output, op.stage) == (wanted, wanted, wanted or None)
     assert op.recomputable is wanted
 
 
-@pytest.mark.parametrize(
+@every(
     ("shape", "wanted"),
     [
         ((2, 3), (2, 3)),
@@ -225,14 +226,14 @@ def test_a_shape_that_is_dropped_leaves_those_of_the_other_outputs() -> None:
     assert [(tensor.shape, tensor.dtype) for tensor in outputs] == [((2, 2), "f4")] * 2
 
 
-@pytest.mark.parametrize("dtype", [1, (1, 2), [], np.dtype("f4"), "\ud800", (7,), b"f4"], ids=repr)
+@every("dtype", [1, (1, 2), [], np.dtype("f4"), "\ud800", (7,), b"f4"], ids=repr)
 def test_a_dtype_is_text_or_is_dropped(dtype: Any) -> None:
     program = lower(pair(dtype=dtype))
     assert program.op_named["node"].outputs[0].dtype is None
     assert Graph.from_json(program.to_json()) == program
 
 
-@pytest.mark.parametrize("name", ["\ud800", "layer \udcff", ("layer", "\ud800")], ids=ascii)
+@every("name", ["\ud800", "layer \udcff", ("layer", "\ud800")], ids=ascii)
 def test_a_name_that_no_file_can_hold_is_refused_naming_the_node(name: Any) -> None:
     graph = nx.DiGraph()
     graph.add_node(name, nbytes=4)
@@ -329,7 +330,7 @@ def test_an_order_only_edge_is_no_read() -> None:
     assert program.op_named["b"].reads == ()
 
 
-@pytest.mark.parametrize("output", [0, 1, -1])
+@every("output", [0, 1, -1])
 def test_a_bare_int_is_no_output(output: int) -> None:
     with pytest.raises(GraphError, match=r"'node'.*output.*bare int"):
         lower(pair(output=output))
@@ -371,7 +372,7 @@ def test_positions_give_the_order_of_reads() -> None:
     assert lower(triple(reads=[0, 1, 0], at=[2, 1, 0])).op_named["node"].reads == ("many:0", "many:1", "many:0")
 
 
-@pytest.mark.parametrize("outputs", [2, 0])
+@every("outputs", [2, 0])
 def test_reads_are_required_unless_the_producer_has_one_output(outputs: int) -> None:
     graph = nx.DiGraph()
     graph.add_node("many", nbytes=(4,) * outputs)
@@ -383,13 +384,13 @@ def test_reads_are_required_unless_the_producer_has_one_output(outputs: int) -> 
     assert lower(graph).op_named["node"].after == ("many",)
 
 
-@pytest.mark.parametrize("reads", [0, "0", (-1,), (0.5,), (True,), {0}, (None,)], ids=repr)
+@every("reads", [0, "0", (-1,), (0.5,), (True,), {0}, (None,)], ids=repr)
 def test_wrong_reads_are_refused(reads: object) -> None:
     with pytest.raises(GraphError, match=r"'many' -> 'node'.*reads"):
         lower(triple(reads=reads))
 
 
-@pytest.mark.parametrize("at", [0, "0", (-1,), (0.5,), (True,), {0}], ids=repr)
+@every("at", [0, "0", (-1,), (0.5,), (True,), {0}], ids=repr)
 def test_wrong_positions_are_refused(at: object) -> None:
     with pytest.raises(GraphError, match=r"'many' -> 'node'.*at"):
         lower(triple(reads=(0,), at=at))
@@ -405,7 +406,7 @@ def test_positions_are_parallel_to_reads() -> None:
         lower(triple(reads=(0,), at=(0, 1)))
 
 
-@pytest.mark.parametrize("at", [(0, 0), (1, 2), (0, 2)])
+@every("at", [(0, 0), (1, 2), (0, 2)])
 def test_positions_are_all_there_once(at: tuple[int, ...]) -> None:
     with pytest.raises(GraphError, match=r"'node'.*positions.*0..1"):
         lower(triple(reads=(0, 1), at=at))
@@ -419,7 +420,7 @@ def test_positions_are_given_on_all_edges_or_on_none() -> None:
         lower(graph)
 
 
-@pytest.mark.parametrize("attribute", ["view", "updates", "inplace"])
+@every("attribute", ["view", "updates", "inplace"])
 def test_positions_are_required_where_two_reads_and_an_alias_meet(attribute: str) -> None:
     alias = {attribute: ((0, 0),)}
     graph = triple(reads=(0, 1))
@@ -434,7 +435,7 @@ def test_positions_are_required_where_two_reads_and_an_alias_meet(attribute: str
     lower(single)
 
 
-@pytest.mark.parametrize(
+@every(
     ("attribute", "value"),
     [("view", [(1, 0)]), ("view", [(0, 1)]), ("updates", [(0, 1)]), ("inplace", [(1, 0)]), ("inplace", [(0, 1)])],
 )
@@ -482,7 +483,7 @@ def test_a_name_with_a_colon_alone_is_fine() -> None:
     assert lower(graph).outputs == ("conv:0",)
 
 
-@pytest.mark.parametrize("hashable", [("layer", 1), 7, frozenset({1})], ids=repr)
+@every("hashable", [("layer", 1), 7, frozenset({1})], ids=repr)
 def test_any_hashable_is_a_node_and_its_text_is_its_name(hashable: Any) -> None:
     graph = nx.DiGraph()
     graph.add_node(hashable, nbytes=4)
@@ -553,6 +554,12 @@ def test_position_wins_over_insertion_order_where_every_node_has_one() -> None:
     assert names(graph) == ["a", "b", "c"]
     del graph.nodes["b"]["position"]
     assert names(graph) == ["c", "a", "b"]
+
+
+def stamp_positions(graph: nx.DiGraph) -> nx.DiGraph:
+    """The graph, with the present order of its nodes in `position`."""
+    nx.set_node_attributes(graph, {node: position for position, node in enumerate(graph)}, "position")
+    return graph
 
 
 def test_stamped_positions_survive_what_reorders_nodes() -> None:
@@ -641,7 +648,7 @@ def test_a_random_graph_lowers_to_a_program_whose_keep_all_is_legal(graph: nx.Di
     simulate(program, keep_all(program))
 
 
-@pytest.mark.parametrize("name", CASES)
+@every("name", CASES)
 def test_a_public_case_lowers_as_written(name: str) -> None:
     case = CASES[name]
     program = lower(case.digraph())

@@ -228,13 +228,6 @@ def lower(graph: nx.DiGraph | Graph) -> Graph:
     return Graph(ops, name=title)
 
 
-def stamp_positions(graph: nx.DiGraph) -> nx.DiGraph:
-    """Write the present node order into `position`, so that it survives `subgraph(...).copy()`; returns the graph."""
-    for position, node in enumerate(graph):
-        graph.nodes[node]["position"] = position
-    return graph
-
-
 def _name(node: Hashable) -> str:
     try:
         return _plain(str(node))
@@ -257,7 +250,7 @@ def _node(node: Hashable, given: Mapping[str, Any]) -> dict[str, Any]:
         try:
             normal[key] = check(value)
         except (ValueError, TypeError) as error:
-            raise GraphError(f"node {node!r}: {key} is {shown(value)}, expected {error}") from None
+            raise GraphError(f"node {node!r}: {key} is {shown(value, 100)}, expected {error}") from None
     count = 1 if isinstance(normal["nbytes"], int) else len(normal["nbytes"])
     if isinstance(normal["output"], tuple) and any(o >= count for o in normal["output"]):
         raise GraphError(f"node {node!r}: output names position {max(normal['output'])}, but it has {count} outputs")
@@ -289,7 +282,9 @@ def _wiring(
             key = "at"
             at = check_at(given.get("at"))
         except ValueError as error:
-            raise GraphError(f"edge {source!r} -> {target!r}: {key} is {shown(given[key])}, expected {error}") from None
+            raise GraphError(
+                f"edge {source!r} -> {target!r}: {key} is {shown(given[key], 100)}, expected {error}"
+            ) from None
         if not outputs:
             after.setdefault(target, set()).add(names[source])
         if at is not None and len(at) != len(outputs):
