@@ -21,7 +21,8 @@ import planner
 from planner import zoo
 from planner.errors import GraphError, PlannerError, UnitError
 from planner.footprint.components import COMPONENTS
-from planner.footprint.estimate import DEVICE_BYTES, Footprint, device_bytes, estimate, largest_batch, rule_of_thumb
+from planner.footprint.estimate import Footprint, device_bytes, estimate, largest_batch, rule_of_thumb
+from planner.lowering.devices import DEVICE_BYTES
 from planner.lowering.differentiate import OPTIMIZERS
 from planner.lowering.step import OPTIMIZER_STATES, UPDATES, StepOptions, im2col_bytes, training_step
 from planner.memory import MemoryModel

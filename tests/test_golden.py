@@ -20,13 +20,15 @@ import cases
 import msgspec
 import networkx as nx
 import pytest
+from offenders import every
 from programs import elements
 from test_zoo_mxnet import internal_bytes
 
 import planner
 from planner import zoo
 from planner.cli import main as cli
-from planner.footprint.estimate import DEVICE_BYTES, estimate, rule_of_thumb
+from planner.footprint.estimate import estimate, rule_of_thumb
+from planner.lowering.devices import DEVICE_BYTES
 from planner.memory import MemoryModel
 from planner.mxnet.nnvm import nnvm
 
@@ -176,9 +178,7 @@ def weight_layers(graph: nx.DiGraph) -> int:
     return max(depth.values())
 
 
-@pytest.mark.parametrize(
-    ("name", "layers"), [("bvlc_alexnet", 8), ("vgg19", 19), ("inception_v1", 22), ("resnet50", 50)]
-)
+@every(("name", "layers"), [("bvlc_alexnet", 8), ("vgg19", 19), ("inception_v1", 22), ("resnet50", 50)])
 def test_depth_counts_layers_with_weights(shared: Path, name: str, layers: int) -> None:
     pytest.importorskip("onnx")
     assert (
@@ -397,7 +397,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("modules")
-@pytest.mark.parametrize(("arguments", "options"), STEPS, ids=str)
+@every(("arguments", "options"), STEPS, ids=str)
 def test_the_command_takes_each_option_of_a_step(
     answer: Any, arguments: tuple[str, ...], options: dict[str, Any]
 ) -> None:
@@ -446,9 +446,7 @@ def test_inference_with_an_optimizer_is_a_usage_error(
     assert capsys.readouterr().err.startswith("error: --inference has no update")
 
 
-@pytest.mark.parametrize(
-    ("device", "verdicts"), [("t4", [True, False]), ("16GiB", [True, False]), ("16MB", [True, False])]
-)
+@every(("device", "verdicts"), [("t4", [True, False]), ("16GiB", [True, False]), ("16MB", [True, False])])
 def test_each_row_has_a_verdict_for_a_device_by_name_or_size(answer: Any, device: str, verdicts: list[bool]) -> None:
     """The input of ten million rows is 41 GB; of one row, all is the 4.2 MB of parameters and as much of gradients."""
     printed = answer("estimate", "mlp:1024-1024", "--batch", "1,10000000", "--fits", device)["rows"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, Optional
@@ -26,6 +26,7 @@ from planner.footprint.printed import as_text
 from planner.footprint.rule_of_thumb import RuleOfThumb, rule_for
 from planner.footprint.rule_of_thumb import rule_of_thumb as rule_of_thumb
 from planner.graph import Graph
+from planner.lowering.devices import DEVICE_BYTES
 from planner.lowering.differentiate import differentiate
 from planner.lowering.read import GraphLike, as_graph, read_graph
 from planner.lowering.step import Gradients, StepOptions, Update, training_step
@@ -34,12 +35,6 @@ from planner.problem import Budget, Request
 from planner.remedies import Remedy as Remedy
 from planner.units import MAX_BYTES, BudgetText, exactly, format_bytes, parse_budget
 
-_DEVICE_GIB: Final = {
-    "a100": 80, "a100-40": 40, "h100": 80, "h200": 141, "v100": 32, "v100-16": 16, "t4": 16, "l4": 24, "a10": 24,
-    "l40s": 48, "rtx4090": 24, "rtx3090": 24, "titanx": 12, "gtx1080ti": 11,
-}  # fmt: skip
-#: Nominal memory of devices in bytes. Leave the part that driver and context take out by `MemoryModel(reserve=...)`.
-DEVICE_BYTES: Final[Mapping[str, int]] = {name: gib * 2**30 for name, gib in _DEVICE_GIB.items()}
 _LIGHTER: Final[tuple[Update, ...]] = ("per-tensor", "fused")  # updates that hold less than "multi-tensor"
 
 

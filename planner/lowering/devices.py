@@ -34,28 +34,28 @@ def _device(name: str, bandwidth: float, **peak: float) -> Device:
     return Device(name, bandwidth, MappingProxyType(peak))
 
 
-# Vendor data sheets, dense rates (no sparsity). float32 is the ordinary, not the TF32, rate; 16-bit floats use tensor
-# cores.
-DEVICES: Final[Mapping[str, Device]] = MappingProxyType(
-    {
-        entry.name: entry
-        for entry in (
-            # NVIDIA A100 data sheet, SXM 80 GB.
-            _device("a100", 2.039e12, float64=9.7e12, float32=19.5e12, float16=312e12, bfloat16=312e12),
-            # NVIDIA H100 data sheet, SXM5.
-            _device("h100", 3.35e12, float64=34e12, float32=67e12, float16=989e12, bfloat16=989e12),
-            # NVIDIA V100 data sheet, SXM2; it has no bfloat16 units.
-            _device("v100", 900e9, float64=7.8e12, float32=15.7e12, float16=125e12),
-            # NVIDIA T4 product page; float64 runs at 1/32 of float32 on this architecture.
-            _device("t4", 320e9, float64=0.25e12, float32=8.1e12, float16=65e12),
-            # NVIDIA Ada architecture white paper, 16-bit with 32-bit accumulation.
-            _device("rtx4090", 1.008e12, float64=1.29e12, float32=82.6e12, float16=165.2e12, bfloat16=165.2e12),
-            # No data sheet: round figures of the order of a 16-core AVX2 server (16 cores x 32 FLOP x 2 GHz, 4 channels
-            # of DDR4).
-            _device("cpu", 100e9, float64=0.5e12, float32=1e12),
-        )
-    }
+# Vendor data sheets, dense rates (no sparsity). float32 is the ordinary rate, not TF32; 16-bit floats use tensor cores.
+_DEVICES: Final = (
+    # NVIDIA A100 data sheet, SXM 80 GB.
+    _device("a100", 2.039e12, float64=9.7e12, float32=19.5e12, float16=312e12, bfloat16=312e12),
+    # NVIDIA H100 data sheet, SXM5.
+    _device("h100", 3.35e12, float64=34e12, float32=67e12, float16=989e12, bfloat16=989e12),
+    # NVIDIA V100 data sheet, SXM2; it has no bfloat16 units.
+    _device("v100", 900e9, float64=7.8e12, float32=15.7e12, float16=125e12),
+    # NVIDIA T4 product page; float64 runs at 1/32 of float32 on this architecture.
+    _device("t4", 320e9, float64=0.25e12, float32=8.1e12, float16=65e12),
+    # NVIDIA Ada architecture white paper, 16-bit with 32-bit accumulation.
+    _device("rtx4090", 1.008e12, float64=1.29e12, float32=82.6e12, float16=165.2e12, bfloat16=165.2e12),
+    # Round figures for a 16-core AVX2 server (16 cores x 32 FLOP x 2 GHz, 4 channels of DDR4), not a data sheet.
+    _device("cpu", 100e9, float64=0.5e12, float32=1e12),
 )
+DEVICES: Final[Mapping[str, Device]] = MappingProxyType({entry.name: entry for entry in _DEVICES})
+
+#: Nominal memory in bytes. The driver and the context take a part that no graph shows: use `MemoryModel(reserve=...)`.
+DEVICE_BYTES: Final[Mapping[str, int]] = MappingProxyType({name: gib * 2**30 for name, gib in {
+    "a100": 80, "a100-40": 40, "h100": 80, "h200": 141, "v100": 32, "v100-16": 16, "t4": 16, "l4": 24, "a10": 24,
+    "l40s": 48, "rtx4090": 24, "rtx3090": 24, "titanx": 12, "gtx1080ti": 11,
+}.items()})  # fmt: skip
 
 
 def device(name: str) -> Device:
