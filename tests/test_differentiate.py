@@ -10,8 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from naive import keep_all
+from offenders import every
 
+from planner import optimize
 from planner.errors import GraphError
+from planner.lowering.devices import device
 from planner.lowering.differentiate import differentiate
 from planner.lowering.schema import lower
 from planner.simulator import simulate
@@ -68,7 +71,7 @@ def test_positions_count_program_order_residents_included() -> None:
     assert [op.name for op in lower(shuffled).ops] == list(d)
 
 
-@pytest.mark.parametrize(("optimizer", "states"), [("sgd", 0), ("momentum", 1), ("adam", 2)])
+@every(("optimizer", "states"), [("sgd", 0), ("momentum", 1), ("adam", 2)])
 def test_updates_write_parameters_and_states_in_place(optimizer: str, states: int) -> None:
     d = differentiate(two_layers(), optimizer=optimizer)
     made = [n for n, kind in d.nodes(data="kind") if kind == "state"]
@@ -183,6 +186,47 @@ def test_a_broadcast_operand_gets_a_sum_and_a_reshape_a_view() -> None:
     assert reads(d, "w.update")[1] == ("v.bwd", 0)
     # Reads 96 bytes, writes 24, at 2,039 GB/s.
     assert d.nodes["y.bwd"]["cost"] == pytest.approx(120 / 2.039e12)
+
+
+def product(op: str, w: dict[str, Any], b: dict[str, Any], y: dict[str, Any]) -> nx.DiGraph:
+    """y = op(w, b), both trained."""
+    g = nx.DiGraph(device="a100")
+    for name, attributes in (("w", w), ("b", b)):
+        g.add_node(name, kind="parameter", **attributes)
+    g.add_node("y", op=op, **y)
+    g.add_edge("w", "y", at=(0,))
+    g.add_edge("b", "y", at=(1,))
+    return g
+
+
+def test_an_update_moves_each_state_twice_beside_the_parameter_twice_and_the_gradient() -> None:
+    matrix = {"nbytes": 1024, "shape": (16, 16), "dtype": "float32"}
+    for optimizer, moved in (("sgd", 3), ("momentum", 5), ("adam", 7)):
+        d = differentiate(product("Mul", matrix, matrix, {**matrix, "flops": 256}), optimizer=optimizer)
+        assert d.nodes["w.update"]["cost"] == pytest.approx(moved * 1024 / device("a100").bandwidth), optimizer
+
+
+def test_a_product_of_two_trained_values_overwrites_nothing_backward_and_of_one_its_gradient() -> None:
+    both = product("Mul", {"nbytes": 8}, {"nbytes": 8}, {"nbytes": 8})
+    assert (
+        "inplace" not in differentiate(both).nodes["y.bwd"]
+    )  # the second gradient needs what the first would overwrite
+    assert differentiate(both, trainable=["w"]).nodes["y.bwd"]["inplace"] == ((0, 0),)
+
+
+def test_a_loss_that_is_a_view_can_be_planned() -> None:
+    g = product("Mul", {"nbytes": 4}, {"nbytes": 4}, {"nbytes": 4})
+    g.add_node("seen", op="Reshape", nbytes=4, view=((0, 0),), phase="loss")
+    g.add_edge("y", "seen")
+    d = differentiate(g)
+    assert reads(d, "seen.bwd") == [("seen.seed", 0)]
+    assert optimize(d).report.plan.peak_bytes <= simulate(lower(d), keep_all(lower(d))).peak_bytes
+
+
+def test_an_operand_of_another_size_gets_a_sum_where_no_shape_is_known() -> None:
+    d = differentiate(product("Add", {"nbytes": 8}, {"nbytes": 2}, {"nbytes": 8}))
+    assert (d.nodes["y.bwd"]["op"], d.nodes["y.bwd"]["nbytes"]) == ("AddGrad", 2)
+    assert [reads(d, name)[1] for name in ("w.update", "b.update")] == [("loss.bwd", 0), ("y.bwd", 0)]
 
 
 def test_convolution_backward_costs_the_forward_flops_once_per_gradient() -> None:
@@ -332,7 +376,7 @@ def _set(node: str, **attributes: Any) -> Callable[[nx.DiGraph], Any]:
     return lambda g: g.nodes[node].update(attributes)
 
 
-@pytest.mark.parametrize(
+@every(
     ("break_it", "options", "message"),
     [
         (_set("a", saves=None), {}, "'a' has neither an op type nor saves="),
