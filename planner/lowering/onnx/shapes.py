@@ -35,14 +35,14 @@ _LIKE: Final[Mapping[str, tuple[Optional[int], ...]]] = {
 #: The ops whose types are ruled here, with the inputs each must have; onnx knows those of its own.
 TRAINING_OPS: Final[Mapping[str, int]] = {
     "ReluGrad": 2, "Scale": 2, "DropoutGrad": 2, "SoftmaxCrossEntropyLossGrad": 3, "BatchNormInternal": 5,
-        "BatchNormalizationGrad": 5,
+    "BatchNormalizationGrad": 5,
     "ConvGrad": 3, "MaxPoolGrad": 2, "AveragePoolGrad": 1, "SplitTraining": 2, "ConcatTraining": 1, ACCUMULATOR: 2,
 }  # fmt: skip
 # Small, harmless and exact on integers; nothing that makes a tensor larger than what it reads.
 _ARITHMETIC: Final = frozenset({
     "Abs", "Add", "Cast", "Ceil", "Concat", "Div", "Equal", "Floor", "Gather", "Greater", "Identity", "Less", "Max",
-        "Min", "Mod", "Mul",
-    "Neg", "ReduceProd", "ReduceSum", "Reshape", "Slice", "Split", "Squeeze", "Sub", "Transpose", "Unsqueeze", "Where",
+    "Min", "Mod", "Mul", "Neg", "ReduceProd", "ReduceSum", "Reshape", "Slice", "Split", "Squeeze", "Sub", "Transpose",
+    "Unsqueeze", "Where",
 })  # fmt: skip
 _MOST_ELEMENTS: Final = 1024
 # Elementwise in their shapes, and yet onnx finds none: they are functions there, whose bodies it cannot follow.

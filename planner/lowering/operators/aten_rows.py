@@ -6,38 +6,28 @@ differs is what PyTorch
 keeps: one backward op makes all gradients of an op, so each of them reads all that the op reads, and some of it for its
 shape only. Overloads share a row, but for those named here.
 
-Source: autograd and `flop_counter` of torch 2.13.0, asked op by op: `tests/golden/measure_aten.py`.
+Source: autograd and `flop_counter` of torch 2.13.0, asked op by op: `bench/aten_facts.py`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from planner.lowering.operators import flops
+from planner.lowering.operators import flops, sizes
 from planner.lowering.operators import movement as moves
 from planner.lowering.operators.aten_forward import FORWARD
 from planner.lowering.operators.flops import no_flops, per_element, per_input_element, per_output
 from planner.lowering.operators.onnx_rows import LIKE, draw, flat, from_input, from_output
-from planner.lowering.operators.rows import ANY_COUNT, Count, Operator, Params, Sizes, TensorType, Types
+from planner.lowering.operators.rows import ANY_COUNT, Count, Operator, Params, Sizes, TensorType, Types, each
 
 
-def _each(names: str, row: Operator) -> dict[str, Operator]:
-    return dict.fromkeys(names.split(), row)
-
-
-def _backward(count: int, *like: int, flops_of: Count | None = None, inplace: bool = True) -> Operator:
+def _backward(count: int, *like: int, flops_of: Count | None = None) -> Operator:
     """An op of a backward pass: nothing differentiates it again. Its outputs are like these inputs."""
-    return Operator(
-        (),
-        flops_of or per_element(count),
-        _masked(*like),
-        inplace=(0,) if inplace and like == (0,) else (),
-        outputs=len(like),
-    )
+    inplace = (0,) if like == (0,) else ()
+    return Operator((), flops_of or per_element(count), _masked(*like), inplace=inplace, outputs=len(like))
 
 
 def _masked(*like: int) -> Sizes:
@@ -79,20 +69,11 @@ def _fused(lists: int, count: int, *updated: int) -> Operator:
     return Operator((), per_output(count), rule, lists=lists, updates=pairs, recomputable=False, outputs=ANY_COUNT)
 
 
-def _layer_flops(inputs: Types, outputs: Types, params: Params) -> int:
-    return 4 * math.prod(inputs[0].shape[:2]) * (inputs[1].elements + inputs[2].elements)
-
-
 def _conv_gradient_sizes(inputs: Types, params: Params) -> tuple[TensorType, ...]:
-    bias = TensorType(
-        (inputs[2].shape[1] * params.get("groups", 1) if params.get("transposed") else inputs[2].shape[0],),
-        inputs[2].dtype,
-    )
+    weight = inputs[2].shape
+    channels = weight[1] * params.get("groups", 1) if params.get("transposed") else weight[0]
+    bias = TensorType((channels,), inputs[2].dtype)
     return tuple(made for made, asked in zip((inputs[1], inputs[2], bias), params["output_mask"], strict=True) if asked)
-
-
-def _samples(inputs: Types, params: Params) -> tuple[TensorType, ...]:
-    return (TensorType((*inputs[0].shape[:-1], int(params["num_samples"])), "int64"),)
 
 
 def _integers(inputs: Types, params: Params) -> tuple[TensorType, ...]:
@@ -108,105 +89,79 @@ def _nothing_moved(inputs: Types, outputs: Types, params: Params) -> int:
     return 0
 
 
-def _given(name: str) -> Sizes:
-    """A shape that the parameter of this name says."""
-    return lambda inputs, params: (TensorType(tuple(params[name]), inputs[0].dtype),)
-
-
 _FACTORIES: Final[Mapping[str, Operator]] = {
-    **_each("zeros ones full scalar_tensor new_zeros new_ones new_full", Operator((), no_flops, moves.filled,
-        moved=moves.none_read)),
-    **_each("empty new_empty", Operator((), no_flops, moves.filled, moved=_nothing_moved)),
-    **_each("zeros_like ones_like full_like", Operator((), no_flops, moves.cast, moved=moves.none_read)),
+    **each("zeros ones full scalar_tensor new_zeros new_ones new_full",
+        Operator((), no_flops, moves.filled, moved=moves.none_read)),
+    **each("empty new_empty", Operator((), no_flops, moves.filled, moved=_nothing_moved)),
+    **each("zeros_like ones_like full_like", Operator((), no_flops, moves.cast, moved=moves.none_read)),
     "empty_like": Operator((), no_flops, moves.cast, moved=_nothing_moved),
     "arange": Operator((), no_flops, moves.counted),
-    **_each("rand randn", draw()),
-    **_each("rand_like randn_like randint_like", replace(draw(state=1, rule=moves.cast), moved=moves.none_read)),
-    **_each("randint randperm", draw(rule=_integers)),
-    "multinomial": draw(state=1, rule=_samples),
+    **each("rand randn", draw()),
+    **each("rand_like randn_like randint_like", replace(draw(state=1, rule=moves.cast), moved=moves.none_read)),
+    **each("randint randperm", draw(rule=_integers)),
+    "multinomial": draw(state=1, rule=moves.sampled("int64")),
     "bernoulli": draw(state=1, rule=LIKE),
-    **_each("uniform normal_functional exponential", replace(draw(state=1, rule=LIKE), moved=moves.none_read)),
+    **each("uniform normal_functional exponential", replace(draw(state=1, rule=LIKE), moved=moves.none_read)),
     "bernoulli.Tensor": draw(state=2, rule=LIKE),
 }  # fmt: skip
 
 _BACKWARD: Final[Mapping[str, Operator]] = {
-    **_each("threshold_backward hardtanh_backward leaky_relu_backward native_dropout_backward", _backward(1, 0)),
-    **_each("sigmoid_backward tanh_backward hardswish_backward hardsigmoid_backward elu_backward", _backward(4, 0)),
-    **_each("gelu_backward silu_backward mish_backward softplus_backward log_sigmoid_backward", _backward(10, 0)),
-    **_each("_softmax_backward_data _log_softmax_backward_data", _backward(4, 0)),
+    **each("threshold_backward hardtanh_backward leaky_relu_backward native_dropout_backward", _backward(1, 0)),
+    **each("sigmoid_backward tanh_backward hardswish_backward hardsigmoid_backward elu_backward", _backward(4, 0)),
+    **each("gelu_backward silu_backward mish_backward softplus_backward log_sigmoid_backward", _backward(10, 0)),
+    **each("_softmax_backward_data _log_softmax_backward_data", _backward(4, 0)),
     "glu_backward": _backward(5, 1),
     "_prelu_kernel_backward": _backward(2, 1, 1),
-    "convolution_backward": Operator((), flops.aten_conv_gradient, _conv_gradient_sizes, outputs=3),
-    **_each("native_batch_norm_backward", _backward(11, 1, 2, 2)),
+    "convolution_backward": Operator((), flops.conv_gradient, _conv_gradient_sizes, outputs=3),
+    **each("native_batch_norm_backward", _backward(11, 1, 2, 2)),
     "native_layer_norm_backward": _backward(11, 1, 4, 5),
     "native_group_norm_backward": _backward(11, 1, 4, 4),
-    **_each("max_pool2d_with_indices_backward avg_pool2d_backward _adaptive_avg_pool2d_backward", _backward(1, 1)),
-    **_each("reflection_pad2d_backward replication_pad2d_backward", _backward(1, 1)),
-    **_each("nll_loss_backward nll_loss2d_backward", _backward(1, 1)),
-    **_each("mse_loss_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward", _backward(4,
-        1)),
+    **each("max_pool2d_with_indices_backward avg_pool2d_backward _adaptive_avg_pool2d_backward", _backward(1, 1)),
+    **each("reflection_pad2d_backward replication_pad2d_backward", _backward(1, 1)),
+    **each("nll_loss_backward nll_loss2d_backward", _backward(1, 1)),
+    **each("mse_loss_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward",
+        _backward(4, 1)),
     "grid_sampler_2d_backward": _backward(16, 1, 2),
-    "mkldnn_rnn_layer_backward": _backward(0, *range(7), flops_of=_layer_flops),
+    "mkldnn_rnn_layer_backward": _backward(0, *range(7), flops_of=flops.layer(2)),
     "embedding_dense_backward": Operator((), per_input_element(1), _table),
-    **_each(
-        "upsample_nearest2d_backward upsample_bilinear2d_backward upsample_bicubic2d_backward",
-        Operator((), per_input_element(8), _given("input_size")),
-    ),
-    **_each("slice_backward select_backward", Operator((), no_flops, _given("input_sizes"))),
+    **each("upsample_nearest2d_backward upsample_bilinear2d_backward upsample_bicubic2d_backward",
+        Operator((), per_input_element(8), sizes.given("input_size"))),
+    **each("slice_backward select_backward", Operator((), no_flops, sizes.given("input_sizes"))),
     "_scaled_dot_product_flash_attention_for_cpu_backward": _backward(0, 1, 2, 3, flops_of=flops.attention_gradient),
-    **_each(
-        "_scaled_dot_product_flash_attention_backward _scaled_dot_product_cudnn_attention_backward",
-        _backward(0, 1, 2, 3, flops_of=flops.attention_gradient),
-    ),
+    **each("_scaled_dot_product_flash_attention_backward _scaled_dot_product_cudnn_attention_backward",
+        _backward(0, 1, 2, 3, flops_of=flops.attention_gradient)),
     "_scaled_dot_product_efficient_attention_backward": _backward(0, 1, 2, 3, 4, flops_of=flops.attention_gradient),
 }  # fmt: skip
 
 _IN_PLACE: Final[Mapping[str, Operator]] = {
-    **{
-        f"{name}_": _in_place(FORWARD[name])
-        for name in (
-            "relu", "sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "neg", "abs", "reciprocal", "floor", "ceil",
-                "round", "hardtanh",
-            "hardswish", "hardsigmoid", "silu", "clamp", "clamp_min", "clamp_max", "add", "sub", "mul", "div", "pow",
-                "addcmul", "addcdiv",
-            "lerp", "masked_fill", "copy", "addmm", "fill",
-        )
-    },
+    **{f"{name}_": _in_place(FORWARD[name]) for name in ("relu", "sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt",
+        "neg", "abs", "reciprocal", "floor", "ceil", "round", "hardtanh", "hardswish", "hardsigmoid", "silu", "clamp",
+        "clamp_min", "clamp_max", "add", "sub", "mul", "div", "pow", "addcmul", "addcdiv", "lerp", "masked_fill",
+        "copy", "addmm", "fill")},
     "index_put_": replace(_in_place(FORWARD["index_put"]), moved=moves.written_in_place(1, rows=True)),
     "scatter_": replace(_in_place(FORWARD["scatter"]), moved=moves.written_in_place(1)),
     **{f"{name}_": replace(_in_place(FORWARD[name]), moved=moves.written_in_place(2)) for name in ("scatter_add",
         "index_add")},
     "pow_.Scalar": _in_place(from_input(8)),
     # By the output, whose sign says enough for the positive slopes that are allowed in place.
-    **_each("leaky_relu_ elu_", _in_place(from_output(4))),
+    **each("leaky_relu_ elu_", _in_place(from_output(4))),
     "zero_": replace(_in_place(flat(0)), moved=moves.none_read),
-    **_each("bernoulli_ uniform_ normal_ exponential_", replace(_in_place(draw(state=1, rule=LIKE)),
-        moved=moves.none_read)),
+    **each("bernoulli_ uniform_ normal_ exponential_",
+        replace(_in_place(draw(state=1, rule=LIKE)), moved=moves.none_read)),
     "bernoulli_.Tensor": replace(_in_place(draw(state=2, rule=LIKE)), moved=moves.none_read),
 }  # fmt: skip
 
 _OPTIMIZERS: Final[Mapping[str, Operator]] = {
-    **{
-        f"_foreach_{name}{suffix}{overload}": _foreach(lists, count, updates=bool(suffix), number=overload == ".Tensor")
-        for suffix in ("", "_")
-        for names, count, lists, overload in (
-            ("sqrt neg reciprocal exp abs zero", 1, 1, ""),
-            ("add sub mul div maximum minimum pow", 1, 1, ""),
-            ("add sub mul div maximum minimum pow", 1, 2, ".List"),
-            ("add mul div", 1, 1, ".Tensor"),
-            ("addcmul addcdiv", 3, 3, ""),
-            ("lerp copy", 3, 2, ""),
-            ("lerp", 3, 3, ".List"),
-        )
-        for name in names.split()
-        if name not in ("zero", "copy") or suffix
-    },
-    "_foreach_norm": Operator(
-        (), lambda inputs, outputs, params: 2 * sum(value.elements for value in inputs),
-        lambda inputs, params: tuple(TensorType((), value.dtype) for value in inputs), outputs=ANY_COUNT,
-    ),
+    **{f"_foreach_{name}{suffix}{overload}": _foreach(lists, count, updates=bool(suffix),
+        number=overload == ".Tensor") for suffix in ("", "_") for names, count, lists,
+        overload in (("sqrt neg reciprocal exp abs zero", 1, 1, ""), ("add sub mul div maximum minimum pow", 1, 1, ""),
+        ("add sub mul div maximum minimum pow", 1, 2, ".List"), ("add mul div", 1, 1, ".Tensor"),
+        ("addcmul addcdiv", 3, 3, ""), ("lerp copy", 3, 2, ""),
+        ("lerp", 3, 3, ".List")) for name in names.split() if name not in ("zero", "copy") or suffix},
+    "_foreach_norm": Operator((), lambda inputs, outputs, params: 2 * sum(value.elements for value in inputs),
+        lambda inputs, params: tuple(TensorType((), value.dtype) for value in inputs), outputs=ANY_COUNT),
     # Parameters, gradients, states, and the count of steps where there is one. With momentum; without amsgrad.
-    **_each("_fused_adam_ _fused_adamw_", _fused(5, 4, 2, 3)),
+    **each("_fused_adam_ _fused_adamw_", _fused(5, 4, 2, 3)),
     "_fused_sgd_": _fused(3, 2, 2),
     "_fused_adagrad_": _fused(4, 3, 2),
 }  # fmt: skip

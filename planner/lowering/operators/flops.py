@@ -31,9 +31,9 @@ def no_flops(inputs: Types, outputs: Types, params: Params) -> int:
     return 0
 
 
-def sum_flops(inputs: Types, outputs: Types, params: Params) -> int:
-    """One add for each input but the first."""
-    return (len(inputs) - 1) * outputs[0].elements
+def folded(more: int) -> Count:
+    """One operation to take in each input but the first, and so many more for each element."""
+    return lambda inputs, outputs, params: (len(inputs) - 1 + more) * outputs[0].elements
 
 
 def added(inputs: Types, outputs: Types, params: Params) -> int:
@@ -41,14 +41,13 @@ def added(inputs: Types, outputs: Types, params: Params) -> int:
     return inputs[2].elements
 
 
-def mean_flops(inputs: Types, outputs: Types, params: Params) -> int:
-    """A sum, and a division."""
-    return len(inputs) * outputs[0].elements
-
-
 def conv(inputs: Types, outputs: Types, params: Params) -> int:
-    """The weight is (Cout, Cin / groups, *kernel): each output element is a dot product of its last axes."""
-    return 2 * outputs[0].elements * math.prod(inputs[1].shape[1:])
+    """The weight is (Cout, Cin / groups, *kernel): each output element is a dot product of its last axes.
+
+    `aten.convolution` with `transposed` is `conv_transpose`.
+    """
+    spread = inputs[0] if params.get("transposed") else outputs[0]
+    return 2 * spread.elements * math.prod(inputs[1].shape[1:])
 
 
 def conv_transpose(inputs: Types, outputs: Types, params: Params) -> int:
@@ -57,18 +56,7 @@ def conv_transpose(inputs: Types, outputs: Types, params: Params) -> int:
 
 
 def conv_gradient(inputs: Types, outputs: Types, params: Params) -> int:
-    """(dY, X, W): as many as forward for each of dX and dW that is made, one an element for the bias."""
-    forward = 2 * inputs[0].elements * math.prod(inputs[2].shape[1:])
-    return sum(forward if len(made.shape) > 1 else inputs[0].elements for made in outputs)
-
-
-def aten_conv(inputs: Types, outputs: Types, params: Params) -> int:
-    """`aten.convolution` is both ways."""
-    return conv_transpose(inputs, outputs, params) if params.get("transposed") else conv(inputs, outputs, params)
-
-
-def aten_conv_gradient(inputs: Types, outputs: Types, params: Params) -> int:
-    """(dY, X, W), of either way."""
+    """(dY, X, W): as many as forward for each of dX and dW that is made, one an element of dY for the bias."""
     spread = inputs[1] if params.get("transposed") else inputs[0]
     forward = 2 * spread.elements * math.prod(inputs[2].shape[1:])
     return sum(forward if len(made.shape) > 1 else inputs[0].elements for made in outputs)
@@ -76,9 +64,8 @@ def aten_conv_gradient(inputs: Types, outputs: Types, params: Params) -> int:
 
 def deform_conv(inputs: Types, outputs: Types, params: Params) -> int:
     """A convolution on samples that are interpolated first."""
-    return conv(inputs, outputs, params) + 8 * outputs[0].shape[0] * math.prod(outputs[0].shape[2:]) * math.prod(
-        inputs[1].shape[1:]
-    )
+    samples = outputs[0].shape[0] * math.prod(outputs[0].shape[2:]) * math.prod(inputs[1].shape[1:])
+    return conv(inputs, outputs, params) + 8 * samples
 
 
 def gemm(inputs: Types, outputs: Types, params: Params) -> int:
@@ -86,14 +73,9 @@ def gemm(inputs: Types, outputs: Types, params: Params) -> int:
     return 2 * outputs[0].elements * inputs[0].shape[0 if params.get("transA") else -1]
 
 
-def matmul(inputs: Types, outputs: Types, params: Params) -> int:
-    """Each output element is a dot product of the last axis of input 0."""
-    return 2 * outputs[0].elements * inputs[0].shape[-1]
-
-
-def addmm(inputs: Types, outputs: Types, params: Params) -> int:
-    """(bias, a, b), the bias not counted."""
-    return 2 * outputs[0].elements * inputs[1].shape[-1]
+def dot_product(position: int) -> Count:
+    """Each output element is a dot product of the last axis of this input; a bias is not counted."""
+    return lambda inputs, outputs, params: 2 * outputs[0].elements * inputs[position].shape[-1]
 
 
 def attention(inputs: Types, outputs: Types, params: Params) -> int:
@@ -133,9 +115,8 @@ def einsum_terms(inputs: Types, params: Params) -> tuple[list[list[str]], list[s
         count = len(value.shape) - len(term.replace("...", ""))
         head, dots, tail = term.partition("...")
         terms.append([*head, *(f".{k}" for k in range(count, 0, -1) if dots), *tail])
-    spread = sorted(
-        {letter for term in terms for letter in term if letter.startswith(".")}, key=lambda letter: -int(letter[1:])
-    )
+    dotted = {letter for term in terms for letter in term if letter.startswith(".")}
+    spread = sorted(dotted, key=lambda letter: -int(letter[1:]))
     if arrow:
         head, dots, tail = right.partition("...")
         return terms, [*head, *(spread if dots else ()), *tail]
@@ -157,14 +138,21 @@ def lrn(inputs: Types, outputs: Types, params: Params) -> int:
 
 
 def recurrent(gates: int, pointwise: int) -> Count:
-    """Of X (steps, batch, input) and W (directions, gates * hidden, input): both products of each gate, and the gates
-    themselves.
-    """
+    """(x, weights, recurrent weights), x as (steps, batch, width): two products a gate, and the gates themselves."""
 
     def count(inputs: Types, outputs: Types, params: Params) -> int:
         steps, batch, width = inputs[0].shape
         directions, _, hidden = inputs[2].shape
         return steps * batch * directions * hidden * (2 * gates * (width + hidden) + pointwise)
+
+    return count
+
+
+def layer(products: int) -> Count:
+    """(x, weights, recurrent weights), x as (steps, batch, width): so many times both products of each step."""
+
+    def count(inputs: Types, outputs: Types, params: Params) -> int:
+        return 2 * products * math.prod(inputs[0].shape[:2]) * (inputs[1].elements + inputs[2].elements)
 
     return count
 

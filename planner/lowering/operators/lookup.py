@@ -18,8 +18,7 @@ from planner.lowering.operators.rows import DTYPE_BYTES, Gradient, Operator, Ref
 
 __all__ = [
     "DTYPE_BYTES", "OPERATORS", "Gradient", "Operator", "Ref", "TensorType", "attributes", "find_row", "is_float",
-        "operator",
-    "output_types", "refusal", "sizes_of",
+    "operator", "output_types", "refusal", "sizes_of",
 ]  # fmt: skip
 
 OPERATORS: Final[Mapping[str, Operator]] = MappingProxyType({**ONNX_OPERATORS, **ATEN_OPERATORS})

@@ -1,12 +1,10 @@
-"""Types of the outputs of ops that move elements or make new ones, and the bytes they move; names of parameters as in
-`sizes`.
-"""
+"""Types of the outputs of ops that move elements or make new ones, and the bytes moved; parameters as in `sizes`."""
 
 from __future__ import annotations
 
 import math
 
-from planner.lowering.operators.rows import Count, Params, TensorType, Types
+from planner.lowering.operators.rows import Count, Params, Sizes, TensorType, Types
 from planner.lowering.operators.sizes import Made, axes_of, axis_of, together, widest
 
 
@@ -64,8 +62,7 @@ def sliced(inputs: Types, params: Params) -> Made:
     axes = params.get("axes") or range(len(starts))
     steps = params.get("steps") or [1] * len(starts)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        # With a negative step -1 is the last element as a start, and "before the first" only from -length - 1 on as an
-        # end.
+        # With a negative step, -1 as a start is the last element; an end below -length means before the first.
         stop = None if step < 0 and end < -shape[axis] else int(end)
         shape[axis] = _span(shape[axis], int(start), stop, int(step))
     return (TensorType(tuple(shape), inputs[0].dtype),)
@@ -198,9 +195,8 @@ def one_hot(inputs: Types, params: Params) -> Made:
     """A new axis of `depth`, in the dtype of the values."""
     shape = inputs[0].shape
     axis = int(params.get("axis", -1)) % (len(shape) + 1)
-    return (
-        TensorType((*shape[:axis], int(params["depth"]), *shape[axis:]), str(params.get("values_dtype", "float32"))),
-    )
+    made = (*shape[:axis], int(params["depth"]), *shape[axis:])
+    return (TensorType(made, str(params.get("values_dtype", "float32"))),)
 
 
 def depth_to_space(inputs: Types, params: Params) -> Made:
@@ -225,17 +221,24 @@ def cast(inputs: Types, params: Params) -> Made:
 def filled(inputs: Types, params: Params) -> Made:
     """`size` or the shape of input 0, in `dtype`."""
     shape = params.get("size", params.get("shape", inputs[0].shape if inputs else ()))
-    return (
-        TensorType(
-            tuple(int(size) for size in shape), str(params.get("dtype") or (inputs[0].dtype if inputs else "float32"))
-        ),
-    )
+    dtype = params.get("dtype") or (inputs[0].dtype if inputs else "float32")
+    return (TensorType(tuple(int(size) for size in shape), str(dtype)),)
 
 
 def drawn(inputs: Types, params: Params) -> Made:
     """`size` or `shape`; the only input is a generator's state."""
     shape = params["size"] if "size" in params else params["shape"]
-    return (TensorType(tuple(int(size) for size in shape), str(params.get("dtype") or "float32")),)
+    return filled((), {**params, "size": shape})
+
+
+def sampled(dtype: str) -> Sizes:
+    """Places drawn from each row of probabilities: `sample_size` or `num_samples` of them."""
+
+    def rule(inputs: Types, params: Params) -> Made:
+        count = int(params.get("sample_size", params.get("num_samples", 1)))
+        return (TensorType((*inputs[0].shape[:-1], count), dtype),)
+
+    return rule
 
 
 def counted(inputs: Types, params: Params) -> Made:

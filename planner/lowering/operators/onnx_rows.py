@@ -14,7 +14,7 @@ from typing import Final
 from planner.lowering.operators import flops, sizes
 from planner.lowering.operators import movement as moves
 from planner.lowering.operators.flops import no_flops, per_element, per_input_element
-from planner.lowering.operators.rows import ANY_COUNT, Count, Gradient, Operator, Params, Ref, Sizes, TensorType, Types
+from planner.lowering.operators.rows import ANY_COUNT, Gradient, Operator, Params, Ref, Sizes, TensorType, Types, each
 
 IN: Final[tuple[Ref, ...]] = tuple(("in", i) for i in range(8))
 OUT: Final[tuple[Ref, ...]] = tuple(("out", k) for k in range(8))
@@ -27,8 +27,8 @@ _EXTREME: Final = Gradient((OUT[0],), own=True)  # the gradient goes to where an
 _PRODUCT: Final = (Gradient((IN[1],)), Gradient((IN[0],)))  # each factor's gradient reads the other factor
 _FACTORS: Final = (*_PRODUCT, SUM)
 _ATTENTION: Final = Gradient((*IN[:3], *OUT[:2]))
-# dv by the scores alone
-_AGAIN: Final = (Gradient(IN[:4]), Gradient(IN[:4]), Gradient((IN[0], IN[1], IN[3])), Gradient(IN[:4]))
+_SCORES: Final = Gradient(IN[:4])  # the scores are made again
+_AGAIN: Final = (_SCORES, _SCORES, Gradient((IN[0], IN[1], IN[3])), _SCORES)  # the gradient of v reads no v
 _AT: Final = Gradient((IN[1],), flops="elements")  # by the indices alone
 
 
@@ -62,9 +62,9 @@ def moved(rule: Sizes | None, *static: int) -> Operator:
     return Operator((FREE,), no_flops, rule, static=static)
 
 
-def reduction(*reads: Ref, keep: bool = True) -> Operator:
+def reduction(*reads: Ref) -> Operator:
     """Fewer elements along some axes."""
-    return Operator((Gradient(reads),), per_input_element(1), sizes.reduced(keep=keep), static=(1,))
+    return Operator((Gradient(reads),), per_input_element(1), sizes.reduced(keep=True), static=(1,))
 
 
 def draw(*static: int, state: int = 0, rule: Sizes | None = moves.drawn) -> Operator:
@@ -78,7 +78,7 @@ def _normalized(count: int, sizes_of: Sizes = LIKE) -> Operator:
 
 
 def _recurrent(
-    gates: int, pointwise: int, parts: int, outputs: int, cell: tuple[Ref, ...], *, keeps_cell: bool
+    gates: int, pointwise: int, parts: int, outputs: int, cell: tuple[Ref, ...], *, inputs: int = 5
 ) -> Operator:
     """A recurrent layer; the last output is what training keeps of each step.
 
@@ -90,37 +90,25 @@ def _recurrent(
 
     Args:
         parts: values kept a step and hidden unit.
-        cell: what every gradient reads: the gates' own gradients are made from it.
-        keeps_cell: inputs 5 and 6 exist.
+        cell: what every gradient reads to find the gradients of the gates.
+        inputs: 7 where inputs 5 and 6 exist.
     """
-    count = flops.recurrent(gates, pointwise)
-    inputs = 7 if keeps_cell else 5
-    last = IN[5:7] if keeps_cell else ()
-    # dX by W, dW by X, dR by the hidden states
-    extra: dict[int, tuple[Ref, ...]] = {0: (IN[1],), 1: (IN[0],), 2: (IN[4], OUT[0])}
-    full = Operator(
-        tuple(Gradient(tuple(dict.fromkeys((*cell, *last, *extra.get(i, ()))))) for i in range(inputs)),
-        count,
-        sizes.recurrent(parts),
-        optional=tuple(range(3, inputs)),
-        flows=tuple(range(outputs - bool(parts))),
-        static=(4,),
-        untrained=(4, 5) if keeps_cell else (4,),
-        outputs=outputs,
-        # Nothing kept: the whole forward pass again, from all its inputs.
-        fewer=Operator(
-            (Gradient(IN[:inputs]),) * inputs,
-            count,
-            _but_last(sizes.recurrent(parts)),
-            optional=tuple(range(3, inputs)),
-            flows=None,
-            static=(4,),
-            outputs=outputs - 1,
-        )
-        if parts
-        else None,
+    rule = sizes.recurrent(parts)
+    # Beside the cell, dX reads the weights, dW reads x, and dR the hidden states.
+    further: list[tuple[Ref, ...]] = [(IN[1],), (IN[0],), (IN[4], OUT[0]), *[()] * (inputs - 3)]
+    reads = [dict.fromkeys((*cell, *IN[5:inputs], *more)) for more in further]
+    gradients = tuple(Gradient(tuple(refs)) for refs in reads)
+    count, optional, flows = flops.recurrent(gates, pointwise), tuple(range(3, inputs)), range(outputs - bool(parts))
+    states = (4, 5) if inputs > 5 else (4,)
+    row = Operator(
+        gradients, count, rule, optional=optional, flows=tuple(flows), static=(4,), untrained=states, outputs=outputs
     )
-    return full
+    if not parts:
+        return row
+    # Where nothing is kept, the backward runs the forward pass again from all its inputs.
+    again = (Gradient(IN[:inputs]),) * inputs
+    fewer = replace(row, gradients=again, sizes=_outputs(rule, -1), flows=None, untrained=(), outputs=outputs - 1)
+    return replace(row, fewer=fewer)
 
 
 def _scores_bytes(inputs: Types, outputs: Types, params: Params) -> int:
@@ -130,97 +118,59 @@ def _scores_bytes(inputs: Types, outputs: Types, params: Params) -> int:
     return TensorType((q.shape[0], heads, q.shape[-2], k.shape[-2]), q.dtype).nbytes
 
 
-def _batch_norm_sizes(inputs: Types, params: Params) -> tuple[TensorType, ...]:
-    return sizes.statistics(sizes.channels)(inputs, params)
-
-
-def _cross_entropy_sizes(inputs: Types, params: Params) -> tuple[TensorType, ...]:
-    return *sizes.label_loss(inputs, params), inputs[0]
-
-
 def _shape_sizes(inputs: Types, params: Params) -> tuple[TensorType, ...]:
     rank = len(inputs[0].shape)
     return (TensorType((len(range(rank)[params.get("start") : params.get("end")]),), "int64"),)
 
 
-def _samples(inputs: Types, params: Params) -> tuple[TensorType, ...]:
-    return (TensorType((inputs[0].shape[0], int(params.get("sample_size", 1))), "int32"),)
-
-
-def _but_last(rule: Sizes) -> Sizes:
-    return lambda inputs, params: rule(inputs, params)[:-1]
-
-
-def _first(rule: Sizes) -> Sizes:
-    return lambda inputs, params: rule(inputs, params)[:1]
-
-
-def _each(names: str, make: Operator) -> dict[str, Operator]:
-    return dict.fromkeys(names.split(), make)
-
-
-def _window_flops(count: int) -> Count:
-    return lambda inputs, outputs, params: count * flops.pool(inputs, outputs, params)
+def _outputs(rule: Sizes, count: int) -> Sizes:
+    """The first outputs of a rule, or with -1 all but the last."""
+    return lambda inputs, params: rule(inputs, params)[:count]
 
 
 _PRODUCTS: Final[Mapping[str, Operator]] = {
     "Conv": Operator(_FACTORS, flops.conv, sizes.conv),
     "ConvTranspose": Operator(_FACTORS, flops.conv_transpose, sizes.conv_transpose),
     "Gemm": Operator(_FACTORS, flops.gemm, sizes.gemm),
-    "MatMul": Operator(_PRODUCT, flops.matmul, sizes.matmul),
+    "MatMul": Operator(_PRODUCT, flops.dot_product(0), sizes.matmul),
     # Each factor's gradient reads all the others; with one factor it is a sum or a transposition.
-    "Einsum": Operator(
-        (Gradient((IN[1], IN[2])), Gradient((IN[0], IN[2])), Gradient((IN[0], IN[1]))), flops.einsum, sizes.einsum,
-            optional=(1, 2)
-    ),
+    "Einsum": Operator((Gradient((IN[1], IN[2])), Gradient((IN[0], IN[2])), Gradient((IN[0], IN[1]))), flops.einsum,
+        sizes.einsum, optional=(1, 2)),
     # (x, weight, offset, bias, mask): the sampled places depend on the offsets.
-    "DeformConv": Operator(
-        (
-            Gradient((IN[1], IN[2], IN[4])), Gradient((IN[0], IN[2], IN[4])), Gradient((IN[0], IN[1], IN[2], IN[4])),
-                SUM,
-            Gradient((IN[0], IN[1], IN[2])),
-        ),
-        flops.deform_conv, sizes.conv, optional=(3, 4),
-    ),
+    "DeformConv": Operator((Gradient((IN[1], IN[2], IN[4])), Gradient((IN[0], IN[2], IN[4])),
+        Gradient((IN[0], IN[1], IN[2], IN[4])), SUM, Gradient((IN[0], IN[1], IN[2]))), flops.deform_conv, sizes.conv,
+        optional=(3, 4)),
     # (q, k, v) -> (y, log of the sum of exponentials, a float32 a row): the scores are made tile by tile and never
     # stored (Dao et al. 2022). Backward: 3 times the forward here, 2.5 in truth.
-    "FusedAttention": Operator(
-        (_ATTENTION, _ATTENTION, _ATTENTION), flops.attention, sizes.attention, outputs=2,
-        fewer=Operator((Gradient(IN[:3]),) * 3, flops.attention, _first(sizes.attention)),
-    ),
+    "FusedAttention": Operator((_ATTENTION, _ATTENTION, _ATTENTION), flops.attention, sizes.attention, outputs=2,
+        fewer=Operator((Gradient(IN[:3]),) * 3, flops.attention, _outputs(sizes.attention, 1))),
     # (q, k, v, mask) -> y: nothing is kept, the backward makes the scores again. With more outputs: the keys and values
     # of the past too.
-    "Attention": Operator(
-        _AGAIN, flops.attention, None, workspace=_scores_bytes, optional=(3, 4, 5), untrained=(3, 4, 5), outputs=3,
-        fewer=Operator(_AGAIN, flops.attention, _first(sizes.attention), workspace=_scores_bytes, optional=(3, 4, 5)),
-    ),
+    "Attention": Operator(_AGAIN, flops.attention, None, workspace=_scores_bytes, optional=(3, 4, 5),
+        untrained=(3, 4, 5), outputs=3, fewer=Operator(_AGAIN, flops.attention, _outputs(sizes.attention, 1),
+        workspace=_scores_bytes, optional=(3, 4, 5))),
     # LSTM keeps the four gates and the cell of each step, GRU its three gates and what the hidden state adds to the
     # last of them.
-    "LSTM": _recurrent(4, 14, 5, 4, (IN[2], OUT[3]), keeps_cell=True),
-    "GRU": _recurrent(3, 12, 4, 3, (IN[2], IN[4], OUT[0], OUT[2]), keeps_cell=False),
-    "RNN": _recurrent(1, 4, 0, 2, (IN[2], OUT[0]), keeps_cell=False),
+    "LSTM": _recurrent(4, 14, 5, 4, (IN[2], OUT[3]), inputs=7),
+    "GRU": _recurrent(3, 12, 4, 3, (IN[2], IN[4], OUT[0], OUT[2])),
+    "RNN": _recurrent(1, 4, 0, 2, (IN[2], OUT[0])),
 }  # fmt: skip
 
 _NORMALIZATIONS: Final[Mapping[str, Operator]] = {
     # Training: (x, scale, shift) -> (y, saved mean, saved 1/std). Inference: the running mean and variance are inputs 3
     # and 4.
-    "BatchNormalization": Operator(
-        (Gradient((IN[0], IN[1], OUT[1], OUT[2])), Gradient((IN[0], OUT[1], OUT[2])), SUM), per_element(7),
-            _batch_norm_sizes, outputs=3,
+    "BatchNormalization": Operator((Gradient((IN[0], IN[1], OUT[1], OUT[2])), Gradient((IN[0], OUT[1], OUT[2])), SUM),
+        per_element(7), sizes.statistics(sizes.channels), outputs=3,
         fewer=Operator((Gradient((IN[1], IN[4])), Gradient((IN[0], IN[3], IN[4])), SUM), per_element(2), LIKE,
-            inplace=(0,)),
-    ),
+        inplace=(0,))),
     # (running mean, running variance, batch mean, batch 1/std) -> new running mean and variance: the effect of batch
     # normalization.
     "UpdateStatistics": Operator((), per_element(6), sizes.like(0, 1), updates=((0, 0), (1, 1)), recomputable=False,
         outputs=2),
     # (x, scale, shift) -> (y, mean, 1/std), each row by itself; with one output the backward finds the statistics
     # again.
-    "LayerNormalization": Operator(
-        (Gradient((IN[0], IN[1], OUT[1], OUT[2])), Gradient((IN[0], OUT[1], OUT[2])), SUM), per_element(8),
-            sizes.statistics(sizes.rows),
-        outputs=3, fewer=_normalized(8),
-    ),
+    "LayerNormalization": Operator((Gradient((IN[0], IN[1], OUT[1], OUT[2])), Gradient((IN[0], OUT[1], OUT[2])), SUM),
+        per_element(8), sizes.statistics(sizes.rows), outputs=3, fewer=_normalized(8)),
     "InstanceNormalization": _normalized(8),
     "GroupNormalization": _normalized(8),
     "RMSNormalization": Operator((Gradient((IN[0], IN[1])), Gradient((IN[0],))), per_element(5), LIKE),
@@ -231,18 +181,13 @@ _NORMALIZATIONS: Final[Mapping[str, Operator]] = {
     "LogSoftmax": Operator((Gradient((OUT[0],)),), per_element(5), LIKE),
     "Hardmax": Operator((), per_element(1), LIKE),
     # (x, generator state) -> (y, bool mask); with one output it is the identity of inference.
-    "Dropout": Operator(
-        (Gradient((OUT[1],)),), per_element(2), lambda inputs, params: (inputs[0], TensorType(inputs[0].shape, "bool")),
-            inplace=(0,),
-        inplace_backward=True, state=1, static=(1, 2), outputs=2,
-        fewer=Operator((PASS,), no_flops, LIKE, view=True, static=(1, 2)),
-    ),
+    "Dropout": Operator((Gradient((OUT[1],)),), per_element(2), sizes.with_mask, inplace=(0,), inplace_backward=True,
+        state=1, static=(1, 2), outputs=2, fewer=Operator((PASS,), no_flops, LIKE, view=True, static=(1, 2))),
     # (logits, int64 labels, weights) -> (loss, log-probabilities): exp of the latter minus the one-hot label is the
     # gradient.
-    "SoftmaxCrossEntropyLoss": Operator(
-        (Gradient((OUT[1], IN[1], IN[2])),), per_input_element(5), _cross_entropy_sizes, optional=(2,), outputs=2,
-        fewer=Operator((Gradient((IN[0], IN[1], IN[2])),), per_input_element(5), sizes.label_loss, optional=(2,)),
-    ),
+    "SoftmaxCrossEntropyLoss": Operator((Gradient((OUT[1], IN[1], IN[2])),), per_input_element(5),
+        sizes.with_second(sizes.label_loss, 0), optional=(2,), outputs=2,
+        fewer=Operator((Gradient((IN[0], IN[1], IN[2])),), per_input_element(5), sizes.label_loss, optional=(2,))),
     "NegativeLogLikelihoodLoss": Operator((Gradient((IN[1], IN[2])),), per_input_element(1), sizes.label_loss,
         optional=(2,)),
 }  # fmt: skip
@@ -250,12 +195,10 @@ _NORMALIZATIONS: Final[Mapping[str, Operator]] = {
 _WINDOWS: Final[Mapping[str, Operator]] = {
     # With its int64 indices the backward needs nothing else; without, it finds the maximum again (as cuDNN and MXNet
     # do).
-    "MaxPool": Operator(
-        (Gradient((OUT[1],)),), flops.pool, sizes.pool_indices, outputs=2,
-        fewer=Operator((Gradient((IN[0], OUT[0])),), flops.pool, sizes.pool),
-    ),
+    "MaxPool": Operator((Gradient((OUT[1],)),), flops.pool, sizes.with_indices(sizes.pool), outputs=2,
+        fewer=Operator((Gradient((IN[0], OUT[0])),), flops.pool, sizes.pool)),
     "AveragePool": Operator((FREE,), flops.pool, sizes.pool),
-    "LpPool": Operator((Gradient((IN[0], OUT[0])),), _window_flops(2), sizes.pool),
+    "LpPool": Operator((Gradient((IN[0], OUT[0])),), lambda *given: 2 * flops.pool(*given), sizes.pool),
     "GlobalAveragePool": Operator((FREE,), per_input_element(1), sizes.global_pool),
     "GlobalMaxPool": Operator((Gradient((IN[0], OUT[0])),), per_input_element(1), sizes.global_pool),
     "GlobalLpPool": Operator((Gradient((IN[0], OUT[0])),), per_input_element(2), sizes.global_pool),
@@ -273,29 +216,27 @@ _WINDOWS: Final[Mapping[str, Operator]] = {
 
 _ELEMENTWISE: Final[Mapping[str, Operator]] = {
     "Relu": from_output(1),
-    **_each("Sigmoid Tanh Exp", from_output(4)),
-    **_each("Sqrt Reciprocal", from_output(1)),
+    **each("Sigmoid Tanh Exp", from_output(4)),
+    **each("Sqrt Reciprocal", from_output(1)),
     "Tan": from_output(8),  # 1 + y^2
     # By its input: the sign of the output tells only for positive slopes.
     "LeakyRelu": from_input(2),
     "Clip": from_input(2, static=(1, 2)),
-    **_each("Gelu Erf Softplus Mish", from_input(8)),
-    **_each("Log HardSwish Elu Selu Celu Swish Softsign Shrink", from_input(4)),
-    **_each("Sin Cos Asin Acos Atan Sinh Cosh Asinh Acosh Atanh", from_input(8)),
+    **each("Gelu Erf Softplus Mish", from_input(8)),
+    **each("Log HardSwish Elu Selu Celu Swish Softsign Shrink", from_input(4)),
+    **each("Sin Cos Asin Acos Atan Sinh Cosh Asinh Acosh Atanh", from_input(8)),
     "HardSigmoid": from_input(3),
     "ThresholdedRelu": from_input(1),
     "Abs": from_input(1),
     "Neg": Operator((FREE,), per_element(1), LIKE, inplace=(0,), inplace_backward=True),
     "Add": Operator((PASS, PASS), per_element(1), sizes.broadcast, inplace=(0, 1)),
-    "Sum": Operator((PASS,), flops.sum_flops, sizes.broadcast, variadic=True, inplace=(0,)),
-    "Mean": Operator((FREE,), flops.mean_flops, sizes.broadcast, variadic=True, inplace=(0,)),
-    **_each("Max Min", Operator((_EXTREME,), flops.sum_flops, sizes.broadcast, variadic=True, inplace=(0,))),
+    "Sum": Operator((PASS,), flops.folded(0), sizes.broadcast, variadic=True, inplace=(0,)),
+    "Mean": Operator((FREE,), flops.folded(1), sizes.broadcast, variadic=True, inplace=(0,)),
+    **each("Max Min", Operator((_EXTREME,), flops.folded(0), sizes.broadcast, variadic=True, inplace=(0,))),
     "Sub": Operator((PASS, FREE), per_element(1), sizes.broadcast, inplace=(0, 1)),
     "Mul": Operator(_PRODUCT, per_element(1), sizes.broadcast, inplace=(0, 1), inplace_backward=True),
-    "Div": Operator(
-        (Gradient((IN[1],)), Gradient((IN[0], IN[1]))), per_element(1), sizes.broadcast, inplace=(0, 1),
-            inplace_backward=True
-    ),
+    "Div": Operator((Gradient((IN[1],)), Gradient((IN[0], IN[1]))), per_element(1), sizes.broadcast, inplace=(0, 1),
+        inplace_backward=True),
     # a - b trunc(a / b), or with floor.
     "Mod": Operator((PASS, Gradient((IN[0], IN[1]))), per_element(3), sizes.broadcast, inplace=(0, 1)),
     # (base, exponent): the exponent's gradient is the output times the logarithm of the base.
@@ -306,25 +247,24 @@ _ELEMENTWISE: Final[Mapping[str, Operator]] = {
     "Where": Operator((None, Gradient((IN[0],)), Gradient((IN[0],))), per_element(1), sizes.chosen, inplace=(1, 2)),
     # (x, cosines, sines, positions): the rotation backwards. The tables are constants.
     "RotaryEmbedding": Operator((Gradient(IN[1:4]), None, None), per_element(3), LIKE, optional=(3,)),
-    **_each("Equal Greater GreaterOrEqual Less LessOrEqual And Or Xor", predicate()),
-    **_each("Not IsNaN IsInf", predicate(sizes.like_as(0, "bool"))),
-    **_each("Floor Ceil Round Sign BitwiseNot", flat(1)),
-    **_each("BitwiseAnd BitwiseOr BitwiseXor BitShift", Operator((), per_element(1), sizes.broadcast)),
+    **each("Equal Greater GreaterOrEqual Less LessOrEqual And Or Xor", predicate()),
+    **each("Not IsNaN IsInf", predicate(sizes.like_as(0, "bool"))),
+    **each("Floor Ceil Round Sign BitwiseNot", flat(1)),
+    **each("BitwiseAnd BitwiseOr BitwiseXor BitShift", Operator((), per_element(1), sizes.broadcast)),
 }  # fmt: skip
 
 _REDUCTIONS: Final[Mapping[str, Operator]] = {
-    **_each("ReduceSum ReduceMean", reduction()),
-    **_each("ReduceMax ReduceMin ReduceProd ReduceL2 ReduceLogSumExp", reduction(IN[0], OUT[0])),
-    **_each("ReduceL1 ReduceSumSquare", reduction(IN[0])),
+    **each("ReduceSum ReduceMean", reduction()),
+    **each("ReduceMax ReduceMin ReduceProd ReduceL2 ReduceLogSumExp", reduction(IN[0], OUT[0])),
+    **each("ReduceL1 ReduceSumSquare", reduction(IN[0])),
     "ReduceLogSum": reduction(OUT[0]),  # 1 / sum = exp(-y)
-    **_each("ArgMax ArgMin", Operator((), per_input_element(1), sizes.arg_reduced(keep=True))),
+    **each("ArgMax ArgMin", Operator((), per_input_element(1), sizes.arg_reduced(keep=True))),
     "CumSum": Operator((FREE,), per_element(1), LIKE, static=(1,)),
     "CumProd": Operator((Gradient((IN[0], OUT[0])),), per_element(1), LIKE, static=(1,)),
     # (x) -> (values, int64 indices): the gradient goes back to where the values came from.
     "TopK": Operator((Gradient((OUT[1],), flops="elements"),), flops.sort, moves.top, static=(1,), outputs=2),
-    "Det": Operator(
-        (Gradient((IN[0], OUT[0])),), per_input_element(2), lambda inputs,
-            params: (inputs[0]._replace(shape=inputs[0].shape[:-2]),)
+    "Det": Operator((Gradient((IN[0], OUT[0])),), per_input_element(2),
+        lambda inputs, params: (inputs[0]._replace(shape=inputs[0].shape[:-2]),)
     ),
 }  # fmt: skip
 
@@ -352,7 +292,7 @@ _MOVES: Final[Mapping[str, Operator]] = {
     "GatherElements": Operator((_AT, None), no_flops, moves.gathered_elements, moved=moves.part_moved),
     "GatherND": Operator((_AT, None), no_flops, moves.gathered_slices, moved=moves.part_moved),
     # (x, indices, updates): overwritten elements have no gradient, and the updates get theirs.
-    **_each("Scatter ScatterElements ScatterND", Operator((_AT, None, _AT), no_flops, LIKE, inplace=(0,))),
+    **each("Scatter ScatterElements ScatterND", Operator((_AT, None, _AT), no_flops, LIKE, inplace=(0,))),
     # (indices), with depth and both values as arguments.
     "OneHot": Operator((), no_flops, moves.one_hot, static=(1, 2)),
     "EyeLike": Operator((), no_flops, None, static=(0,)),
@@ -363,10 +303,10 @@ _MOVES: Final[Mapping[str, Operator]] = {
     "Flatten": reshaped(moves.flattened),
     "Squeeze": reshaped(moves.squeezed, 1),
     "Unsqueeze": reshaped(moves.unsqueezed, 1),
-    **_each("RandomNormal RandomUniform", draw()),
-    **_each("RandomNormalLike RandomUniformLike", draw(0, rule=None)),
+    **each("RandomNormal RandomUniform", draw()),
+    **each("RandomNormalLike RandomUniformLike", draw(0, rule=None)),
     "Bernoulli": draw(state=1, rule=LIKE),
-    "Multinomial": draw(state=1, rule=_samples),
+    "Multinomial": draw(state=1, rule=moves.sampled("int32")),
 }  # fmt: skip
 
 # Ops of a training step that others differentiated (onnxruntime's names); nothing differentiates them again.
@@ -414,16 +354,10 @@ QUANTIZED_OPS: Final = frozenset(
 REFUSED: Final[Mapping[str, str]] = MappingProxyType(
     {
         **dict.fromkeys(("NonZero", "Unique", "Compress", "NonMaxSuppression", "Range"), _BY_VALUES),
-        **dict.fromkeys(
-            (
-                "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength",
-                    "SequenceMap",
-                "ConcatFromSequence", "SplitToSequence", "Optional", "OptionalGetElement", "OptionalHasElement",
-                    "StringConcat",
-                "StringNormalizer", "StringSplit", "RegexFullMatch", "TfIdfVectorizer", "ImageDecoder",
-            ),
-            _SEQUENCES,
-        ),
+        **dict.fromkeys(("SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert",
+            "SequenceLength", "SequenceMap", "ConcatFromSequence", "SplitToSequence", "Optional", "OptionalGetElement",
+            "OptionalHasElement", "StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch",
+            "TfIdfVectorizer", "ImageDecoder"), _SEQUENCES),
         **dict.fromkeys(sorted(QUANTIZED_OPS), _QUANTIZED),
         **dict.fromkeys(("If", "Loop", "Scan"), _SUBGRAPHS),
     }

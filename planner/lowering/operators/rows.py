@@ -17,13 +17,11 @@ from planner.errors import GraphError
 
 Ref = tuple[Literal["in", "out"], int]
 
-DTYPE_BYTES: Final[Mapping[str, int]] = MappingProxyType(
-    {
-        "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "complex64": 8,
-            "complex128": 16,
-        "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint64": 8, "uint32": 4, "uint16": 2, "uint8": 1, "bool": 1,
-    }
-)  # fmt: skip
+DTYPE_BYTES: Final[Mapping[str, int]] = MappingProxyType({
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "complex64": 8,
+    "complex128": 16, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint64": 8, "uint32": 4, "uint16": 2, "uint8": 1,
+    "bool": 1,
+})  # fmt: skip
 ANY_COUNT: Final = 2**16  # outputs: as many as the node names
 
 
@@ -169,9 +167,14 @@ class Operator:
         """
         if not self.lists or not self.updates:
             return tuple((i, o) for i, o in self.updates if i < inputs and o < outputs)
-        length, rest = divmod(outputs, len(self.updates))
+        updated = len(self.updates)
+        length, rest = divmod(outputs, updated)
         if rest or inputs - self.lists * length not in (0, 1):  # one more: a number that is a tensor
-            raise ValueError(
-                f"{inputs} inputs and {outputs} outputs are not {self.lists} lists, {len(self.updates)} of them updated"
-            )
+            lists = f"{self.lists} lists, {updated} of them updated"
+            raise ValueError(f"{inputs} inputs and {outputs} outputs are not {lists}")
         return tuple((i * length + k, o * length + k) for i, o in self.updates for k in range(length))
+
+
+def each(names: str, row: Operator) -> dict[str, Operator]:
+    """One row under several names."""
+    return dict.fromkeys(names.split(), row)

@@ -56,21 +56,11 @@ def together(inputs: Types) -> tuple[int, ...]:
 
 
 def widest(inputs: Types) -> str:
-    """The dtype of their sum: floats before integers before bools, then more bytes; a scalar gives way within its
-    kind.
-    """
+    """The dtype of their sum: floats win over integers over bools, then more bytes; a scalar yields within its kind."""
 
-    def rank(value: TensorType) -> tuple[int, bool, int]:
-        kind = (
-            3
-            if value.dtype.startswith("complex")
-            else 2
-            if is_float(value.dtype)
-            else 0
-            if value.dtype == "bool"
-            else 1
-        )
-        return kind, bool(value.shape), DTYPE_BYTES.get(value.dtype, 0)
+    def rank(value: TensorType) -> tuple[bool, bool, bool, bool, int]:
+        kinds = value.dtype.startswith("complex"), is_float(value.dtype), value.dtype != "bool"
+        return *kinds, bool(value.shape), DTYPE_BYTES.get(value.dtype, 0)
 
     dtypes = {value.dtype for value in inputs}
     best = max(inputs, key=rank).dtype
@@ -104,13 +94,8 @@ def einsum(inputs: Types, params: Params) -> Made:
 
 def _spatial(params: Params, names: tuple[str, ...], rank: int, default: int) -> list[int]:
     given = next((params[name] for name in names if params.get(name) is not None and params.get(name) != []), None)
-    listed = (
-        [default] * rank
-        if given is None
-        else [given] * rank
-        if isinstance(given, int)
-        else [int(size) for size in given]
-    )
+    given = default if given is None else given
+    listed = [given] if isinstance(given, int) else [int(size) for size in given]
     return listed * rank if len(listed) == 1 else listed
 
 
@@ -157,10 +142,8 @@ def conv_transpose(inputs: Types, params: Params) -> Made:
     """(image, weight), the weight (Cin, Cout / groups, *kernel)."""
     image, weight = inputs[0].shape, inputs[1].shape
     rank = len(image) - 2
-    stride, dilation = (
-        _spatial(params, ("strides", "stride"), rank, 1),
-        _spatial(params, ("dilations", "dilation"), rank, 1),
-    )
+    stride = _spatial(params, ("strides", "stride"), rank, 1)
+    dilation = _spatial(params, ("dilations", "dilation"), rank, 1)
     more, padding = _spatial(params, ("output_padding",), rank, 0), _padding(params, rank)
     groups = int(params.get("group") or params.get("groups") or 1)
     spatial = params.get("output_shape") or [
@@ -176,12 +159,6 @@ def pool(inputs: Types, params: Params) -> Made:
     rank = len(image) - 2
     kernel = _spatial(params, ("kernel_shape", "kernel_size"), rank, 1)
     return (TensorType((*image[:2], *_windows(image[2:], kernel, params)), inputs[0].dtype),)
-
-
-def pool_indices(inputs: Types, params: Params) -> Made:
-    """And an int64 index for each window."""
-    made = pool(inputs, params)[0]
-    return made, TensorType(made.shape, "int64")
 
 
 def global_pool(inputs: Types, params: Params) -> Made:
@@ -201,6 +178,21 @@ def resize(inputs: Types, params: Params) -> Made:
         math.floor(size * scale) for size, scale in zip(inputs[0].shape, params["scales"], strict=True)
     ]
     return (TensorType(tuple(int(size) for size in shape), inputs[0].dtype),)
+
+
+def with_mask(inputs: Types, params: Params) -> Made:
+    """Like input 0, and a bool for each of its elements."""
+    return inputs[0], TensorType(inputs[0].shape, "bool")
+
+
+def given(name: str) -> Sizes:
+    """The shape that the parameter of this name says."""
+    return lambda inputs, params: (TensorType(tuple(params[name]), inputs[0].dtype),)
+
+
+def with_second(rule: Sizes, second: int | TensorType) -> Sizes:
+    """And one more output: like this input, or of this type."""
+    return lambda inputs, params: (*rule(inputs, params), inputs[second] if isinstance(second, int) else second)
 
 
 def with_indices(rule: Sizes) -> Sizes:
@@ -265,9 +257,7 @@ def loss(inputs: Types, params: Params) -> Made:
 
 
 def label_loss(inputs: Types, params: Params) -> Made:
-    """(scores, labels): a number, or one for each label, and a second output like the first or the scores: see the
-    rows.
-    """
+    """(scores, labels): a number, or one for each label."""
     whole = params.get("reduction", 1) not in (0, "none", b"none")
     return (TensorType(() if whole else inputs[1].shape, inputs[0].dtype),)
 
@@ -294,11 +284,8 @@ def groups(shape: tuple[int, ...], params: Params) -> tuple[int, ...]:
 
 def rows(shape: tuple[int, ...], params: Params) -> tuple[int, ...]:
     """1 on the axes that are normalized: from `axis` on, or as many as `normalized_shape` has."""
-    axis = (
-        len(shape) - len(params["normalized_shape"])
-        if "normalized_shape" in params
-        else int(params.get("axis", -1)) % len(shape)
-    )
+    named = params.get("normalized_shape")
+    axis = int(params.get("axis", -1)) % len(shape) if named is None else len(shape) - len(named)
     return shape[:axis] + (1,) * (len(shape) - axis)
 
 
@@ -307,16 +294,13 @@ def attention(inputs: Types, params: Params) -> Made:
     q, v = inputs[0], inputs[2]
     if len(q.shape) == 3 and params.get("q_num_heads"):  # heads side by side in the last axis
         heads, own = int(params["q_num_heads"]), int(params.get("kv_num_heads") or params["q_num_heads"])
-        return TensorType((*q.shape[:2], heads * (v.shape[2] // own)), q.dtype), TensorType(
-            (q.shape[0], heads, q.shape[1])
-        )
+        made = TensorType((*q.shape[:2], heads * (v.shape[2] // own)), q.dtype)
+        return made, TensorType((q.shape[0], heads, q.shape[1]))
     return TensorType((*q.shape[:-1], v.shape[-1]), q.dtype), TensorType(q.shape[:-1])
 
 
 def recurrent(parts: int) -> Sizes:
-    """ONNX's (steps, directions, batch, hidden), the last hidden state, for an LSTM the last cell, and `parts` values
-    an element kept.
-    """
+    """ONNX's (steps, directions, batch, hidden), last hidden state, last cell of an LSTM, and `parts` kept values."""
 
     def sizes(inputs: Types, params: Params) -> Made:
         steps, batch = inputs[0].shape[:2]
