@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from inspect import Parameter, signature
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MODELS", "Model", "build", "chain", "densenet", "gpt", "inception_bn", "lstm", "mlp", "mxnet_lstm", "mxnet_resnet",
-        "resnet",
-    "squeezenet", "unet", "vgg", "vit",
+    "resnet", "squeezenet", "unet", "vgg", "vit",
 ]  # fmt: skip
 
 
@@ -65,20 +65,36 @@ class Model:
         parse: the argument from its text; None: it takes options only, and its name stands alone.
         argument: what the text must be, for people.
         description: one line.
-        options: keyword options it takes; `required` must be given.
     """
 
     build: Callable[..., nx.DiGraph] | _Deferred
     parse: Callable[[str], Any] | None
     argument: str
     description: str
-    options: tuple[str, ...]
-    required: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Keyword options it takes."""
+        return tuple(self._defaults)
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Options that must be given."""
+        return tuple(name for name, default in self._defaults.items() if default is Parameter.empty)
 
     @property
     def typed_options(self) -> dict[str, Option]:
         """What each option is, so that it can be given as text."""
-        return options_of(getattr(self.build, "function", self.build), self.options)
+        return options_of(self._function, self.options)
+
+    @property
+    def _function(self) -> Callable[..., Any]:
+        return self.build.function if isinstance(self.build, _Deferred) else self.build
+
+    @property
+    def _defaults(self) -> dict[str, Any]:
+        given = signature(self._function).parameters.values()
+        return {option.name: option.default for option in given if option.kind is Parameter.KEYWORD_ONLY}
 
 
 def _blocks(text: str) -> int | tuple[int, ...]:
@@ -89,76 +105,35 @@ def _stages(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split("-"))
 
 
-_ATTENTION: Final = ("fused_attention", "dropout", "dtype", "master_weights")
+def _listed(known: Mapping[int, tuple[int, ...]]) -> str:
+    return f"a depth ({', '.join(map(str, known))})"
 
-MODELS: Final[Mapping[str, Model]] = MappingProxyType(
-    {
-        "chain": Model(
-            chain, int, "a number of layers, e.g. chain:100",
-                "Chain of equal layers, one unit each, with its backward.",
-            ("reads", "nbytes", "cost", "input_nbytes"),
-        ),
-        "resnet": Model(
-            resnet, _blocks, f"a depth ({', '.join(map(str, STAGES))}) or blocks per stage, e.g. resnet:3-4-6-3",
-            "ResNet v1.5 of bottleneck blocks, a whole training step.",
-            ("batch", "image", "classes", "stride_on_1x1", "training", "optimizer", "device"), ("batch",),
-        ),
-        "vgg": Model(
-            vgg, int, f"a depth ({', '.join(map(str, VGG_STAGES))})", "VGG of 3x3 convolutions, a whole training step.",
-            ("batch", "image", "classes", "training", "optimizer", "device"), ("batch",),
-        ),
-        "squeezenet": Model(
-            squeezenet, None, "no argument", "SqueezeNet 1.1, a whole training step.",
-            ("batch", "image", "classes", "training", "optimizer", "device"), ("batch",),
-        ),
-        "densenet": Model(
-            densenet, _blocks,
-                f"a depth ({', '.join(map(str, DENSENET_BLOCKS))}) or layers per block, e.g. densenet:6-12-24-16",
-            "DenseNet of bottleneck layers that read all before them, a whole training step.",
-            ("batch", "image", "classes", "growth", "training", "optimizer", "device"), ("batch",),
-        ),
-        "unet": Model(
-            unet, int, "a number of poolings, e.g. unet:4", "U-Net with a label at each pixel, a whole training step.",
-            ("batch", "image", "channels", "features", "classes", "padding", "training", "optimizer", "device"),
-                ("batch",),
-        ),
-        "gpt": Model(
-            gpt, int, "a number of blocks, e.g. gpt:12", "GPT-2 with fused or plain attention, a whole training step.",
-            ("batch", "tokens", "hidden", "heads", "vocabulary", "loss_chunks", *_ATTENTION, "training", "optimizer",
-                "device"), ("batch",),
-        ),
-        "vit": Model(
-            vit, int, "a number of blocks, e.g. vit:12",
-                "Vision transformer, ViT-B/16 by default, a whole training step.",
-            ("batch", "image", "patch", "hidden", "heads", "classes", *_ATTENTION, "training", "optimizer", "device"),
-                ("batch",),
-        ),
-        "mlp": Model(
-            mlp, _stages, "widths, e.g. mlp:784-128-10", "Fully connected layers, a whole training step.",
-            ("batch", "relu", "tied", "training", "optimizer", "device"), ("batch",),
-        ),
-        "lstm": Model(
-            lstm, int, "a number of time steps, e.g. lstm:64",
-                "Unrolled LSTM with a loss at each step, a whole training step.",
-            ("batch", "layers", "hidden", "features", "classes", "training", "optimizer", "device"), ("batch",),
-        ),
-        "mxnet_resnet": Model(
-            _Deferred("mxnet_resnet"), _stages, "blocks per stage, e.g. mxnet_resnet:15-120-180-15",
-            "ResNet of Chen et al. 2016 as MXNet 1.5.1 planned it, forward and backward.", ("batch", "image", "classes",
-                "device"),
-        ),
-        "mxnet_lstm": Model(
-            _Deferred("mxnet_lstm"), int, "a number of time steps, e.g. mxnet_lstm:64",
-            "LSTM of Chen et al. 2016 as MXNet 1.5.1 planned it, forward and backward.",
-            ("batch", "layers", "hidden", "features", "embed", "classes", "device"),
-        ),
-        "inception_bn": Model(
-            _Deferred("inception_bn"), None, "no argument",
-            "Inception-BN of MXNet's memory-cost example, forward and backward.",
-            ("batch", "image", "classes", "device"),
-        ),
-    }
-)  # fmt: skip
+
+MODELS: Final[Mapping[str, Model]] = MappingProxyType({
+    "chain": Model(chain, int, "a number of layers, e.g. chain:100",
+        "Chain of equal layers, one unit each, with its backward."),
+    "resnet": Model(resnet, _blocks, f"{_listed(STAGES)} or blocks per stage, e.g. resnet:3-4-6-3",
+        "ResNet v1.5 of bottleneck blocks, a whole training step."),
+    "vgg": Model(vgg, int, _listed(VGG_STAGES), "VGG of 3x3 convolutions, a whole training step."),
+    "squeezenet": Model(squeezenet, None, "no argument", "SqueezeNet 1.1, a whole training step."),
+    "densenet": Model(densenet, _blocks, f"{_listed(DENSENET_BLOCKS)} or layers per block, e.g. densenet:6-12-24-16",
+        "DenseNet of bottleneck layers that read all before them, a whole training step."),
+    "unet": Model(unet, int, "a number of poolings, e.g. unet:4",
+        "U-Net with a label at each pixel, a whole training step."),
+    "gpt": Model(gpt, int, "a number of blocks, e.g. gpt:12",
+        "GPT-2 with fused or plain attention, a whole training step."),
+    "vit": Model(vit, int, "a number of blocks, e.g. vit:12",
+        "Vision transformer, ViT-B/16 by default, a whole training step."),
+    "mlp": Model(mlp, _stages, "widths, e.g. mlp:784-128-10", "Fully connected layers, a whole training step."),
+    "lstm": Model(lstm, int, "a number of time steps, e.g. lstm:64",
+        "Unrolled LSTM with a loss at each step, a whole training step."),
+    "mxnet_resnet": Model(_Deferred("mxnet_resnet"), _stages, "blocks per stage, e.g. mxnet_resnet:15-120-180-15",
+        "ResNet of Chen et al. 2016 as MXNet 1.5.1 planned it, forward and backward."),
+    "mxnet_lstm": Model(_Deferred("mxnet_lstm"), int, "a number of time steps, e.g. mxnet_lstm:64",
+        "LSTM of Chen et al. 2016 as MXNet 1.5.1 planned it, forward and backward."),
+    "inception_bn": Model(_Deferred("inception_bn"), None, "no argument",
+        "Inception-BN of MXNet's memory-cost example, forward and backward."),
+})  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -6,15 +6,47 @@ Sizes come from shapes alone, so a model is built without a framework and withou
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Final, final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, final
 
 import networkx as nx
 
 from planner.errors import GraphError
 from planner.lowering.assembly import Assembly, Value
 from planner.lowering.devices import device as device_named
-from planner.lowering.operators.lookup import TensorType
+from planner.lowering.devices import roofline_seconds
+from planner.lowering.differentiate import check_optimizer, differentiate
+from planner.lowering.operators.lookup import TensorType, output_types
+from planner.text import whole_number
+
+
+def whole_numbers(model: str, **given: Any) -> Iterator[int]:
+    """Arguments of a model that count something, in their order, each checked by `whole_number`."""
+    return (whole_number(model, name, value, least=1) for name, value in given.items())
+
+
+def block_counts(
+    model: str, depth: int | Sequence[int], known: Mapping[int, tuple[int, ...]], *, form: str, most: int | None = None
+) -> tuple[int, ...]:
+    """Blocks of each stage, from a depth that is known or as they are given.
+
+    Args:
+        form: what is counted and an example, as "blocks per stage such as 3-4-6-3".
+        most: stages.
+    Raises:
+        GraphError: neither.
+    """
+    depths = ", ".join(map(str, known))
+    if isinstance(depth, int) and not isinstance(depth, bool):
+        if depth not in known:
+            raise GraphError(f"{model}: no depth {depth}; known: {depths}, or {form}")
+        return known[depth]
+    counts = tuple(depth) if isinstance(depth, (list, tuple)) else ()
+    whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in counts)
+    if not counts or not whole or len(counts) > (most or len(counts)):
+        counted = (f"1 to {most} " if most else "") + form.partition(" such")[0].replace(" ", "-")
+        raise GraphError(f"{model}: {depth!r} is neither a depth ({depths}) nor {counted} counts >= 1")
+    return counts
 
 
 @final
@@ -23,11 +55,12 @@ class Layers:
 
     Args:
         name: of the graph.
-        device: its costs are seconds on this device.
-        training: batch statistics, pool indices and the like, or inference.
+        device: costs are seconds on it.
+        training: True for batch statistics, pool indices and the like; False for inference.
+        optimizer: of `step` and `trained`; see `differentiate`.
         master_weights: parameters are float32, and cast where a layer of another dtype needs them.
     Raises:
-        GraphError: unknown device.
+        GraphError: unknown optimizer or device.
 
     >>> layers = Layers("tiny", device="a100", training=True)
     >>> image = layers.input("image", (1, 3, 8, 8))
@@ -35,10 +68,14 @@ class Layers:
     (1, 16, 8, 8)
     """
 
-    def __init__(self, name: str, *, device: str, training: bool, master_weights: bool = False) -> None:
+    def __init__(
+        self, name: str, *, device: str, training: bool, optimizer: str | None = "sgd", master_weights: bool = False
+    ) -> None:
+        check_optimizer(optimizer)
         device_named(device)
         self.draft: Final = Assembly(name=name, device=device)
         self.training: Final = training
+        self.optimizer: Final = optimizer
         self.master_weights: Final = master_weights
 
     @property
@@ -46,100 +83,116 @@ class Layers:
         """The DAG so far."""
         return self.draft.graph
 
+    def step(self, logits: Value, labels: Value | None) -> nx.DiGraph:
+        """The training step whose loss is the cross-entropy of logits; without labels the forward graph."""
+        if labels is None:
+            return self.graph
+        self.cross_entropy("loss", logits, labels)
+        return self.trained("loss:0")
+
+    def trained(self, loss: str | None) -> nx.DiGraph:
+        """The training step of a loss."""
+        return differentiate(self.graph, loss=loss, optimizer=self.optimizer)
+
+    def type(self, value: Value) -> TensorType:
+        """Shape and dtype of a value."""
+        return self.draft.types[value]
+
     def shape(self, value: Value) -> tuple[int, ...]:
         """Shape of a value."""
-        return self.draft.types[value].shape
+        return self.type(value).shape
 
     def input(self, name: str, shape: tuple[int, ...], dtype: str = "float32") -> Value:
         """A batch the caller owns."""
         return self.draft.resident(name, TensorType(shape, dtype), kind="input")
 
+    def labels(self, *shape: int) -> Value | None:
+        """The int64 labels of a batch; inference has none."""
+        return self.input("labels", shape, "int64") if self.training else None
+
+    def apply(self, name: str, op: str, reads: Sequence[Value], *outputs: TensorType, **further: Any) -> Value:
+        """An op of the operator table, in the block that its dotted name says; see `Assembly.apply`."""
+        return self.draft.apply(name, op, reads, outputs, **{"module": _module(name), **further})
+
     def conv(
         self, name: str, x: Value, channels: int, *, kernel: int, stride: int = 1, padding: int = 0, bias: bool = False
     ) -> Value:
         """A square convolution, without bias unless asked for."""
-        batch, cin, height, width = self.shape(x)
-        reads = [x, self.parameter(f"{name}.weight", (channels, cin, kernel, kernel), x)]
+        reads = [x, self.parameter(f"{name}.weight", (channels, self.shape(x)[1], kernel, kernel), x)]
         reads += [self.parameter(f"{name}.bias", (channels,), x)] if bias else []
-        made = self._like(x, (batch, channels, *_window(name, (height, width), kernel, stride, padding)))
-        return self.draft.apply(name, "Conv", reads, [made], module=_module(name))
+        return self.apply(name, "Conv", reads, self._windows(name, x, channels, kernel, stride, padding))
 
     def upsample(self, name: str, x: Value, channels: int, *, factor: int) -> Value:
         """A transposed convolution with bias whose windows do not overlap."""
         batch, cin, height, width = self.shape(x)
-        reads = [
-            x,
-            self.parameter(f"{name}.weight", (cin, channels, factor, factor), x),
-            self.parameter(f"{name}.bias", (channels,), x),
-        ]
-        made = self._like(x, (batch, channels, height * factor, width * factor))
-        return self.draft.apply(name, "ConvTranspose", reads, [made], module=_module(name))
+        weight = self.parameter(f"{name}.weight", (cin, channels, factor, factor), x)
+        reads = [x, weight, self.parameter(f"{name}.bias", (channels,), x)]
+        return self.apply(name, "ConvTranspose", reads, self._like(x, batch, channels, height * factor, width * factor))
 
     def batch_norm(self, name: str, x: Value) -> Value:
         """Batch normalization with its running statistics as state."""
         per_channel = TensorType((self.shape(x)[1],))
-        scale, shift = (
-            self.draft.resident(f"{name}.{part}", per_channel, kind="parameter") for part in ("weight", "bias")
-        )
-        mean, variance = (
-            self.draft.resident(f"{name}.running_{part}", per_channel, kind="state") for part in ("mean", "var")
+        parts = {"weight": "parameter", "bias": "parameter", "running_mean": "state", "running_var": "state"}
+        scale, shift, mean, variance = (
+            self.draft.resident(f"{name}.{part}", per_channel, kind=kind) for part, kind in parts.items()
         )
         if self.training:
             return self.draft.batch_norm(name, x, scale, shift, (mean, variance), module=_module(name))
-        kept = [x, scale, shift, mean, variance]
-        return self.draft.apply(name, "BatchNormalization", kept, [self.draft.types[x]], module=_module(name))
+        return self.apply(name, "BatchNormalization", [x, scale, shift, mean, variance], self.type(x))
 
     def relu(self, name: str, x: Value) -> Value:
         """max(x, 0)."""
-        return self.draft.apply(name, "Relu", [x], [self.draft.types[x]], module=_module(name))
+        return self.apply(name, "Relu", [x], self.type(x))
 
     def add(self, name: str, a: Value, b: Value) -> Value:
         """Sum of two values of one shape."""
-        return self.draft.apply(name, "Add", [a, b], [self.draft.types[a]], module=_module(name))
+        return self.apply(name, "Add", [a, b], self.type(a))
 
     def max_pool(self, name: str, x: Value, *, kernel: int, stride: int, padding: int) -> Value:
         """Maximum over windows; in training with the int64 index of each."""
-        batch, channels, height, width = self.shape(x)
-        made = TensorType((batch, channels, *_window(name, (height, width), kernel, stride, padding)))
+        made = self._windows(name, x, self.shape(x)[1], kernel, stride, padding)
         outputs = [made, TensorType(made.shape, "int64")] if self.training else [made]
-        return self.draft.apply(
-            name, "MaxPool", [x], outputs, params={"kernel_shape": (kernel, kernel)}, module=_module(name)
-        )
+        return self.apply(name, "MaxPool", [x], *outputs, params={"kernel_shape": (kernel, kernel)})
 
     def average_pool(self, name: str, x: Value, *, kernel: int, stride: int) -> Value:
         """Mean over windows."""
-        batch, channels, height, width = self.shape(x)
-        made = self._like(x, (batch, channels, *_window(name, (height, width), kernel, stride, 0)))
-        return self.draft.apply(
-            name, "AveragePool", [x], [made], params={"kernel_shape": (kernel, kernel)}, module=_module(name)
-        )
+        made = self._windows(name, x, self.shape(x)[1], kernel, stride, 0)
+        return self.apply(name, "AveragePool", [x], made, params={"kernel_shape": (kernel, kernel)})
 
     def global_average_pool(self, name: str, x: Value) -> Value:
         """Mean over height and width."""
-        return self.draft.apply(
-            name, "GlobalAveragePool", [x], [self._like(x, (*self.shape(x)[:2], 1, 1))], module=_module(name)
-        )
+        return self.apply(name, "GlobalAveragePool", [x], self._like(x, *self.shape(x)[:2], 1, 1))
 
     def concat(self, name: str, values: Sequence[Value], *, axis: int = 1) -> Value:
         """Values side by side along an axis, copied."""
         shape = list(self.shape(values[0]))
         shape[axis] = sum(self.shape(value)[axis] for value in values)
-        return self.draft.apply(name, "Concat", values, [self._like(values[0], tuple(shape))], module=_module(name))
+        return self.apply(name, "Concat", values, self._like(values[0], *shape))
+
+    def split(self, name: str, x: Value, part: TensorType, count: int, *, copied: bool = False) -> list[Value]:
+        """Equal parts of a value, by strides or copied; the backward joins their gradients and reads nothing else."""
+        moved = 2 * count * part.nbytes if copied else 0
+        seconds = roofline_seconds(device_named(self.graph.graph["device"]), flops=0, bytes_moved=moved)
+        view = {} if copied else {"view": tuple((0, k, k * part.nbytes) for k in range(count))}
+        fixed: dict[str, Any] = {"op": "Split", "phase": "forward", "saves": (), "module": _module(name)}
+        self.draft.add(name, [x], flops=0, cost=seconds, **fixed, **view, **output_types([part] * count))
+        parts = [Value(name, k) for k in range(count)]
+        self.draft.types.update(dict.fromkeys(parts, part))
+        return parts
 
     def slice(self, name: str, x: Value, shape: tuple[int, ...]) -> Value:
-        """A copy of a part of this shape."""
-        made = self._like(x, shape)
-        # It reads no more than it keeps.
-        return self.draft.apply(name, "Slice", [x], [made], types=[made], module=_module(name))
+        """A copy of a part of this shape; it reads no more than it keeps."""
+        made = self._like(x, *shape)
+        return self.apply(name, "Slice", [x], made, types=[made])
 
     def reshape(self, name: str, x: Value, shape: tuple[int, ...]) -> Value:
         """The same elements in another shape; no bytes move."""
-        return self.draft.apply(name, "Reshape", [x], [self._like(x, shape)], module=_module(name))
+        return self.apply(name, "Reshape", [x], self._like(x, *shape))
 
     def flatten(self, name: str, x: Value) -> Value:
         """All but the batch in one axis; no bytes move."""
         batch, *rest = self.shape(x)
-        return self.draft.apply(name, "Flatten", [x], [self._like(x, (batch, math.prod(rest)))], module=_module(name))
+        return self.apply(name, "Flatten", [x], self._like(x, batch, math.prod(rest)))
 
     def linear(self, name: str, x: Value, features: int, *, bias: bool = True) -> Value:
         """A fully connected layer on rows, with bias unless told otherwise."""
@@ -148,60 +201,63 @@ class Layers:
 
     def gemm(self, name: str, x: Value, weight: Value, bias: Value | None = None) -> Value:
         """Rows times a weight of (features out, features in) that stands already."""
-        made = self._like(x, (self.shape(x)[0], self.shape(weight)[0]))
         reads = [x, weight] if bias is None else [x, weight, bias]
-        return self.draft.apply(name, "Gemm", reads, [made], params={"transB": 1}, module=_module(name))
+        made = self._like(x, self.shape(x)[0], self.shape(weight)[0])
+        return self.apply(name, "Gemm", reads, made, params={"transB": 1})
 
     def layer_norm(self, name: str, x: Value) -> Value:
         """Normalization of each row of the last axis; in training with its float32 mean and 1/std."""
         *rows, width = self.shape(x)
         reads = [x, *(self.parameter(f"{name}.{part}", (width,), x) for part in ("weight", "bias"))]
-        statistic = TensorType(tuple(rows))
-        outputs = [self.draft.types[x], statistic, statistic] if self.training else [self.draft.types[x]]
-        return self.draft.apply(name, "LayerNormalization", reads, outputs, module=_module(name))
+        statistics = [TensorType(tuple(rows))] * 2 if self.training else []
+        return self.apply(name, "LayerNormalization", reads, self.type(x), *statistics)
 
     def gelu(self, name: str, x: Value) -> Value:
         """Gaussian error linear unit."""
-        return self.draft.apply(name, "Gelu", [x], [self.draft.types[x]], module=_module(name))
+        return self.apply(name, "Gelu", [x], self.type(x))
 
     def dropout(self, name: str, x: Value) -> Value:
         """Dropout; in inference the identity."""
         if self.training:
             return self.draft.dropout(name, x, module=_module(name))
-        return self.draft.apply(name, "Dropout", [x], [self.draft.types[x]], module=_module(name))
+        return self.apply(name, "Dropout", [x], self.type(x))
 
-    def cross_entropy(self, name: str, logits: Value, labels: Value) -> Value:
-        """Mean softmax cross-entropy; keeps the log-probabilities for the backward."""
-        made = [TensorType(()), self.draft.types[logits]]
-        return self.draft.apply(name, "SoftmaxCrossEntropyLoss", [logits, labels], made, phase="loss", output=(0,))
+    def cross_entropy(self, name: str, logits: Value, labels: Value, *, term: bool = False) -> Value:
+        """Mean softmax cross-entropy: the loss, or a term of it; keeps the log-probabilities for the backward."""
+        outputs, marks = [TensorType(()), self.type(logits)], {} if term else {"phase": "loss", "output": (0,)}
+        return self.apply(name, "SoftmaxCrossEntropyLoss", [logits, labels], *outputs, **marks)
+
+    def sum_losses(self, losses: Sequence[Value]) -> str:
+        """The sum of losses as the loss; returns its name."""
+        self.apply("loss", "Sum", losses, TensorType(()), phase="loss")
+        return "loss"
 
     def parameter(self, name: str, shape: tuple[int, ...], like: Value) -> Value:
         """A trainable resident for layers in the dtype of a value."""
-        return self.typed_parameter(name, self._like(like, shape))
+        return self.typed_parameter(name, self._like(like, *shape))
 
     def typed_parameter(self, name: str, wanted: TensorType) -> Value:
         """A trainable resident of this type, or a copy of this type of a float32 one."""
         if not self.master_weights or wanted.dtype == "float32":
             return self.draft.resident(name, wanted, kind="parameter")
         master = self.draft.resident(name, TensorType(wanted.shape), kind="parameter")
-        return self.draft.apply(f"{name}.cast", "Cast", [master], [wanted], module=_module(name.rpartition(".")[0]))
+        return self.apply(f"{name}.cast", "Cast", [master], wanted, module=_module(name.rpartition(".")[0]))
 
-    def _like(self, x: Value, shape: tuple[int, ...]) -> TensorType:
+    def _like(self, x: Value, *shape: int) -> TensorType:
         """A type in the dtype of a value."""
-        return TensorType(shape, self.draft.types[x].dtype)
+        return TensorType(shape, self.type(x).dtype)
+
+    def _windows(self, name: str, x: Value, channels: int, kernel: int, stride: int, padding: int) -> TensorType:
+        """What a window makes that slides over an image."""
+        batch, _, *extents = self.shape(x)
+        height, width = ((extent + 2 * padding - kernel) // stride + 1 for extent in extents)
+        if height < 1 or width < 1:
+            image = "x".join(map(str, extents))
+            reason = f"a {kernel}x{kernel} window does not fit an image of {image}; use a larger one"
+            raise GraphError(f"layer {name!r}: {reason}")
+        return self._like(x, batch, channels, height, width)
 
 
 def _module(name: str) -> str | None:
     """The block a layer is in: its dotted name without the last part."""
     return name.rpartition(".")[0] or None
-
-
-def _window(name: str, extents: tuple[int, int], kernel: int, stride: int, padding: int) -> tuple[int, int]:
-    """Height and width after a window slid over an image."""
-    height, width = ((extent + 2 * padding - kernel) // stride + 1 for extent in extents)
-    if height < 1 or width < 1:
-        raise GraphError(
-            f"layer {name!r}: a {kernel}x{kernel} window does not fit an image of {extents[0]}x{extents[1]}; use"
-            " a larger one"
-        )
-    return height, width

@@ -7,18 +7,13 @@ from typing import Final
 
 import networkx as nx
 
-from planner.errors import GraphError
 from planner.lowering.assembly import Value
-from planner.lowering.differentiate import check_optimizer, differentiate
-from planner.text import whole_number
-from planner.zoo.builder import Layers
+from planner.zoo.builder import Layers, block_counts, whole_numbers
 
 # Layers per dense block; depth counts two convolutions a layer, the stem's, the transitions' and the classifier.
 DENSENET_BLOCKS: Final[Mapping[int, tuple[int, ...]]] = {
-    121: (6, 12, 24, 16),
-    169: (6, 12, 32, 32),
-    201: (6, 12, 48, 32),
-}
+    121: (6, 12, 24, 16), 169: (6, 12, 32, 32), 201: (6, 12, 48, 32),
+}  # fmt: skip
 _BOTTLENECK: Final = 4
 
 
@@ -36,8 +31,7 @@ def densenet(
     """DenseNet-BC, for training (with backward and update) or inference, in float32.
 
     Each layer concatenates everything before it in its block, and the normalization that follows keeps that copy for
-    its
-    backward: kept values grow with the square of the depth although parameters do not (Pleiss et al. 2017).
+    its backward: kept values grow with the square of the depth, and parameters do not (Pleiss et al. 2017).
 
     Args:
         depth: 121, 169 or 201, or layers per block, such as (6, 12, 24, 16).
@@ -46,30 +40,25 @@ def densenet(
         classes: outputs of the classifier.
         growth: channels that each layer adds; the stem has twice as many.
         training: False gives the forward graph with running statistics and without labels.
-        optimizer: see `differentiate`.
-        device: costs are seconds on it.
+        optimizer, device: see `differentiate`; costs are seconds on the device.
     Returns:
-        A DAG with 7,978,856 parameters for 121 and 1000 classes, those that are trained. The 83,648 running statistics
-        are states; Caffe's form of the net, and the ONNX file made from it, count them too, and scale and shift twice:
-        8,146,152.
+        A DAG with 7,978,856 trained parameters for 121 and 1000 classes, and 83,648 running statistics as states.
+        Caffe's form of the net, and its ONNX file, count those too, and scale and shift twice: 8,146,152.
     Raises:
         GraphError: an argument out of range, an unknown depth, optimizer or device, an image too small.
-    Source: Huang et al. 2017, table 1, with the bias-free convolutions and the one biased classifier of the authors'
-    code.
+    Source: Huang et al. 2017, table 1; only the classifier has a bias, as in the authors' code.
 
     >>> graph = densenet((2, 2), batch=1, image=32, classes=10)
     >>> graph.nodes["block1.layer2.concat"]["shape"]
     (1, 96, 8, 8)
     """
-    blocks = _blocks(depth)
-    counts = {"batch": batch, "image": image, "classes": classes, "growth": growth}
-    batch, image, classes, growth = (whole_number("densenet", name, value, least=1) for name, value in counts.items())
-    check_optimizer(optimizer)
-    layers = Layers(
-        f"densenet:{depth if isinstance(depth, int) else '-'.join(map(str, blocks))}", device=device, training=training
-    )
+    blocks = block_counts("densenet", depth, DENSENET_BLOCKS, form="layers per block such as 6-12-24-16")
+    numbers = whole_numbers("densenet", batch=batch, image=image, classes=classes, growth=growth)
+    batch, image, classes, growth = numbers
+    name = f"densenet:{depth if isinstance(depth, int) else '-'.join(map(str, blocks))}"
+    layers = Layers(name, device=device, training=training, optimizer=optimizer)
     x = layers.input("image", (batch, 3, image, image))
-    labels = layers.input("labels", (batch,), "int64") if training else None
+    labels = layers.labels(batch)
     x = layers.conv("stem.conv", x, 2 * growth, kernel=7, stride=2, padding=3)
     x = layers.max_pool("stem.pool", _normalized(layers, "stem", "", x), kernel=3, stride=2, padding=1)
     for number, count in enumerate(blocks, start=1):
@@ -78,25 +67,7 @@ def densenet(
         x = _dense_block(layers, f"block{number}", x, count=count, growth=growth)
     x = layers.global_average_pool("head.pool", _normalized(layers, "head", "", x))
     x = layers.linear("head.fc", layers.flatten("head.flatten", x), classes)
-    if labels is None:
-        return layers.graph
-    layers.cross_entropy("loss", x, labels)
-    return differentiate(layers.graph, loss="loss:0", optimizer=optimizer)
-
-
-def _blocks(depth: int | Sequence[int]) -> tuple[int, ...]:
-    if isinstance(depth, int) and not isinstance(depth, bool):
-        if depth not in DENSENET_BLOCKS:
-            known = ", ".join(map(str, DENSENET_BLOCKS))
-            raise GraphError(f"densenet: no depth {depth}; known: {known}, or layers per block such as 6-12-24-16")
-        return DENSENET_BLOCKS[depth]
-    blocks = tuple(depth) if isinstance(depth, (list, tuple)) else ()
-    if not blocks or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in blocks):
-        raise GraphError(
-            f"densenet: {depth!r} is neither a depth ({', '.join(map(str, DENSENET_BLOCKS))}) nor"
-            " layers-per-block counts >= 1"
-        )
-    return blocks
+    return layers.step(x, labels)
 
 
 def _dense_block(layers: Layers, name: str, x: Value, *, count: int, growth: int) -> Value:
@@ -106,9 +77,8 @@ def _dense_block(layers: Layers, name: str, x: Value, *, count: int, growth: int
         inside = f"{name}.layer{k}"
         x = layers.concat(f"{inside}.concat", features) if k > 1 else features[0]
         x = layers.conv(f"{inside}.conv1", _normalized(layers, inside, "1", x), _BOTTLENECK * growth, kernel=1)
-        features.append(
-            layers.conv(f"{inside}.conv2", _normalized(layers, inside, "2", x), growth, kernel=3, padding=1)
-        )
+        x = _normalized(layers, inside, "2", x)
+        features.append(layers.conv(f"{inside}.conv2", x, growth, kernel=3, padding=1))
     return layers.concat(f"{name}.concat", features)
 
 

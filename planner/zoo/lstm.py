@@ -7,12 +7,8 @@ from typing import Any, Final, NamedTuple
 import networkx as nx
 
 from planner.lowering.assembly import Value
-from planner.lowering.devices import device as device_named
-from planner.lowering.devices import roofline_seconds
-from planner.lowering.differentiate import check_optimizer, differentiate
-from planner.lowering.operators.lookup import TensorType, output_types
-from planner.text import whole_number
-from planner.zoo.builder import Layers
+from planner.lowering.operators.lookup import TensorType
+from planner.zoo.builder import Layers, whole_numbers
 
 _GATES: Final = (("in", "Sigmoid"), ("forget", "Sigmoid"), ("change", "Tanh"), ("out", "Sigmoid"))
 
@@ -43,8 +39,7 @@ def lstm(
         features: width of the input of a time step; default: as `hidden`.
         classes: outputs of the classifier.
         training: False gives the forward graph without labels; the logits of each step are its outputs.
-        optimizer: see `differentiate`.
-        device: costs are seconds on it.
+        optimizer, device: see `differentiate`; costs are seconds on the device.
     Returns:
         A DAG with layers * 4 * hidden * (width + hidden + 2) + classes * (hidden + 1) parameters, width being that of
         the layer's input. The initial states are inputs; the loss is the sum over steps of the mean over the batch.
@@ -58,12 +53,9 @@ def lstm(
     ((2, 4), '2')
     """
     width = hidden if features is None else features
-    counts = {"steps": steps, "batch": batch, "layers": layers, "hidden": hidden, "features": width, "classes": classes}
-    steps, batch, layers, hidden, width, classes = (
-        whole_number("lstm", name, value, least=1) for name, value in counts.items()
-    )
-    check_optimizer(optimizer)
-    net = Layers(f"lstm:{steps}", device=device, training=training)
+    steps, batch, layers = whole_numbers("lstm", steps=steps, batch=batch, layers=layers)
+    hidden, width, classes = whole_numbers("lstm", hidden=hidden, features=width, classes=classes)
+    net = Layers(f"lstm:{steps}", device=device, training=training, optimizer=optimizer)
     weights = [_Weights.of(net, f"l{k}", width if k == 0 else hidden, 4 * hidden, hidden) for k in range(layers)]
     head = net.draft.resident("head.weight", TensorType((classes, hidden)), kind="parameter")
     bias = net.draft.resident("head.bias", TensorType((classes,)), kind="parameter")
@@ -77,15 +69,11 @@ def lstm(
         for k in range(layers):
             states[k] = _cell(net, f"t{t}.l{k}", x, weights[k], states[k], stage=str(t))
             x = states[k].hidden
-        x = _gemm(net, f"t{t}.head", x, head, bias)
+        x = net.gemm(f"t{t}.head", x, head, bias)
         if training:
             labels = net.input(f"t{t}.labels", (batch,), "int64")
-            made = [TensorType(()), TensorType((batch, classes))]
-            losses.append(net.draft.apply(f"t{t}.loss", "SoftmaxCrossEntropyLoss", [x, labels], made, module=f"t{t}"))
-    if not training:
-        return net.graph
-    net.draft.apply("loss", "Sum", losses, [TensorType(())], phase="loss")
-    return differentiate(net.graph, loss="loss", optimizer=optimizer)
+            losses.append(net.cross_entropy(f"t{t}.loss", x, labels, term=True))
+    return net.trained(net.sum_losses(losses)) if training else net.graph
 
 
 class _State(NamedTuple):
@@ -115,46 +103,16 @@ class _Weights(NamedTuple):
 
 def _cell(net: Layers, name: str, x: Value, weights: _Weights, state: _State, *, stage: str) -> _State:
     """One layer at one time step."""
-    draft = net.draft
-    one = draft.types[state.cell]
 
-    def apply(part: str, op: str, *reads: Value, stage: str | None = None) -> Value:
-        marks: dict[str, Any] = {} if stage is None else {"stage": stage}
-        return draft.apply(f"{name}.{part}", op, reads, [draft.types[reads[0]]], module=name, **marks)
+    def apply(part: str, op: str, *reads: Value, **marks: Any) -> Value:
+        return net.apply(f"{name}.{part}", op, reads, net.type(reads[0]), **marks)
 
-    of_input = _gemm(net, f"{name}.input_gates", x, *weights.of_input)
-    of_hidden = _gemm(net, f"{name}.hidden_gates", state.hidden, *weights.of_hidden)
-    parts = _split(net, f"{name}.split", apply("gates", "Add", of_input, of_hidden), [one] * len(_GATES))
+    of_input = net.gemm(f"{name}.input_gates", x, *weights.of_input)
+    of_hidden = net.gemm(f"{name}.hidden_gates", state.hidden, *weights.of_hidden)
+    both = apply("gates", "Add", of_input, of_hidden)
+    parts = net.split(f"{name}.split", both, net.type(state.cell), len(_GATES), copied=True)
     gates = {gate: apply(gate, op, part) for (gate, op), part in zip(_GATES, parts, strict=True)}
     kept = apply("keep", "Mul", gates["forget"], state.cell)
     cell = apply("cell", "Add", kept, apply("write", "Mul", gates["in"], gates["change"]), stage=stage)
     hidden = apply("hidden", "Mul", gates["out"], apply("tanh", "Tanh", cell), stage=stage)
     return _State(hidden, cell)
-
-
-def _gemm(net: Layers, name: str, x: Value, weight: Value, bias: Value) -> Value:
-    """A fully connected layer on weights that stand already."""
-    made = TensorType((net.shape(x)[0], net.shape(weight)[0]))
-    return net.draft.apply(
-        name, "Gemm", [x, weight, bias], [made], params={"transB": 1}, module=name.rpartition(".")[0]
-    )
-
-
-def _split(net: Layers, name: str, x: Value, outputs: list[TensorType]) -> list[Value]:
-    """Copies of the parts of a value; the backward puts their gradients side by side and reads nothing else."""
-    moved = 2 * sum(value.nbytes for value in outputs)
-    seconds = roofline_seconds(device_named(net.graph.graph["device"]), flops=0, bytes_moved=moved)
-    net.draft.add(
-        name,
-        [x],
-        op="Split",
-        flops=0,
-        cost=seconds,
-        phase="forward",
-        saves=(),
-        module=name.rpartition(".")[0],
-        **output_types(outputs),
-    )
-    for k, value in enumerate(outputs):
-        net.draft.types[Value(name, k)] = value
-    return [Value(name, k) for k in range(len(outputs))]

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import networkx as nx
 
 from planner.errors import GraphError
-from planner.lowering.differentiate import check_optimizer, differentiate
 from planner.text import whole_number
 from planner.zoo.builder import Layers
 
@@ -32,8 +31,7 @@ def mlp(
         tied: all layers are one and the same, with one weight and one bias; widths must be equal. The parameters and
             their gradients are counted once, the values once a layer.
         training: False gives the forward graph without labels.
-        optimizer: see `differentiate`.
-        device: costs are seconds on it.
+        optimizer, device: see `differentiate`; costs are seconds on the device.
     Raises:
         GraphError: an argument out of range, tied layers of several widths, an unknown optimizer or device.
 
@@ -44,30 +42,17 @@ def mlp(
     if not isinstance(widths, (list, tuple)) or len(widths) < 2:
         raise GraphError(f"mlp: widths is {widths!r}, expected at least two ints, such as 784-128-10")
     batch, *sizes = (
-        whole_number("mlp", name, value, least=1) for name, value in (("batch", batch), *(("width", n) for n in widths))
+        whole_number("mlp", name, n, least=1) for name, n in (("batch", batch), *(("width", n) for n in widths))
     )
     if tied and len(set(sizes)) > 1:
         raise GraphError(f"mlp: tied layers need one width, not {'-'.join(map(str, sizes))}")
-    check_optimizer(optimizer)
-    layers = Layers(
-        f"mlp:{'-'.join(map(str, sizes)) if len(sizes) < 9 else f'{len(sizes) - 1} layers'}",
-        device=device,
-        training=training,
-    )
+    named = "-".join(map(str, sizes)) if len(sizes) < 9 else f"{len(sizes) - 1} layers"
+    layers = Layers(f"mlp:{named}", device=device, training=training, optimizer=optimizer)
     x = layers.input("input", (batch, sizes[0]))
-    labels = layers.input("labels", (batch,), "int64") if training and relu else None
-    shared = (
-        (layers.parameter("weight", (sizes[0], sizes[0]), x), layers.parameter("bias", (sizes[0],), x))
-        if tied
-        else None
-    )
+    labels = layers.labels(batch) if relu else None
+    one = [layers.parameter(name, (sizes[0],) * rank, x) for name, rank in (("weight", 2), ("bias", 1)) if tied]
     for k, width in enumerate(sizes[1:], start=1):
-        x = layers.linear(f"fc{k}", x, width) if shared is None else layers.gemm(f"fc{k}", x, *shared)
+        x = layers.gemm(f"fc{k}", x, *one) if one else layers.linear(f"fc{k}", x, width)
         if relu and k < len(sizes) - 1:
             x = layers.relu(f"relu{k}", x)
-    if not training:
-        return layers.graph
-    if labels is None:
-        return differentiate(layers.graph, optimizer=optimizer)
-    layers.cross_entropy("loss", x, labels)
-    return differentiate(layers.graph, loss="loss:0", optimizer=optimizer)
+    return layers.step(x, labels) if relu or not training else layers.trained(None)

@@ -11,15 +11,11 @@ from types import NoneType, UnionType
 from typing import Any, Final, Literal, Union, final, get_args, get_origin, get_type_hints
 
 _TRUTH: Final = {
-    "true": True,
-    "yes": True,
-    "on": True,
-    "1": True,
-    "false": False,
-    "no": False,
-    "off": False,
-    "0": False,
-}
+    "true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False,
+}  # fmt: skip
+_WORDS: Final = {
+    "int": "an int", "float": "a number", "bool": "true or false", "str": "text", "list": "names with commas between",
+}  # fmt: skip
 _NUMBER: Final = {
     int: re.compile(r"-?[0-9]{1,19}", re.ASCII),
     float: re.compile(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?", re.ASCII | re.IGNORECASE),
@@ -48,30 +44,17 @@ class Option:
     @property
     def accepted(self) -> str:
         """What may be written, for people."""
-        words = {
-            "int": "an int",
-            "float": "a number",
-            "bool": "true or false",
-            "str": "text",
-            "list": "names with commas between",
-        }
-        known = (
-            f"{'some of' if self.type == 'list' else 'one of'} {', '.join(self.choices)}"
-            if self.choices
-            else words[self.type]
-        )
+        some = "some of" if self.type == "list" else "one of"
+        known = f"{some} {', '.join(self.choices)}" if self.choices else _WORDS[self.type]
         return f"{known}, or none" if self.nullable else known
 
     def __str__(self) -> str:
-        values = (("," if self.type == "list" else "|").join(self.choices) or self.type) + (
-            "|none" if self.nullable else ""
-        )
-        return f"{self.name}={values}"
+        values = ("," if self.type == "list" else "|").join(self.choices) or self.type
+        return f"{self.name}={values}{'|none' if self.nullable else ''}"
 
     @property
     def example(self) -> str:
-        """The option with its default, as it may be written; with what it takes where the default is one of several
-        words, or nothing.
+        """The option with its default, as it may be written; where it has choices or no default, with what it takes.
 
         >>> Option("image", "int", 224).example, Option("relu", "bool", True).example
         ('image=224', 'relu=true')

@@ -7,19 +7,13 @@ from typing import Final
 
 import networkx as nx
 
-from planner.errors import GraphError
 from planner.lowering.assembly import Value
-from planner.lowering.differentiate import check_optimizer, differentiate
-from planner.text import whole_number
-from planner.zoo.builder import Layers
+from planner.zoo.builder import Layers, block_counts, whole_numbers
 
 # Blocks per stage; depth counts three convolutions a block, the stem's and the classifier.
 STAGES: Final[Mapping[int, tuple[int, ...]]] = {
-    50: (3, 4, 6, 3),
-    101: (3, 4, 23, 3),
-    152: (3, 8, 36, 3),
-    1001: (3, 8, 319, 3),
-}
+    50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 1001: (3, 8, 319, 3),
+}  # fmt: skip
 _EXPANSION: Final = 4
 
 
@@ -46,8 +40,7 @@ def resnet(
         classes: outputs of the classifier.
         stride_on_1x1: v1: values inside the first block of a stage are smaller, parameters the same.
         training: False gives the forward graph with running statistics and without labels.
-        optimizer: see `differentiate`.
-        device: costs are seconds on it.
+        optimizer, device: see `differentiate`; costs are seconds on the device.
     Raises:
         GraphError: an argument out of range, an unknown depth or device.
     Source: He et al. 2016, table 1; the stride as in torchvision's and NVIDIA's v1.5.
@@ -56,20 +49,14 @@ def resnet(
     >>> graph.nodes["stage2.block1.conv2"]["shape"]
     (2, 128, 4, 4)
     """
-    stages = _stages(depth)
-    batch, image, classes = (
-        whole_number("resnet", name, value, least=1)
-        for name, value in (("batch", batch), ("image", image), ("classes", classes))
-    )
-    check_optimizer(optimizer)
+    stages = block_counts("resnet", depth, STAGES, form="blocks per stage such as 3-4-6-3", most=8)
+    batch, image, classes = whole_numbers("resnet", batch=batch, image=image, classes=classes)
     name = f"resnet:{depth if isinstance(depth, int) else '-'.join(map(str, stages))}{' v1' if stride_on_1x1 else ''}"
-    layers = Layers(name, device=device, training=training)
+    layers = Layers(name, device=device, training=training, optimizer=optimizer)
     x = layers.input("image", (batch, 3, image, image))
-    labels = layers.input("labels", (batch,), "int64") if training else None
-    x = layers.relu(
-        "stem.relu", layers.batch_norm("stem.bn", layers.conv("stem.conv", x, 64, kernel=7, stride=2, padding=3))
-    )
-    x = layers.max_pool("stem.pool", x, kernel=3, stride=2, padding=1)
+    labels = layers.labels(batch)
+    x = layers.batch_norm("stem.bn", layers.conv("stem.conv", x, 64, kernel=7, stride=2, padding=3))
+    x = layers.max_pool("stem.pool", layers.relu("stem.relu", x), kernel=3, stride=2, padding=1)
     for stage, blocks in enumerate(stages, start=1):
         for block in range(1, blocks + 1):
             stride = 2 if block == 1 and stage > 1 else 1
@@ -77,30 +64,7 @@ def resnet(
             x = _bottleneck(layers, f"stage{stage}.block{block}", x, width=64 << (stage - 1), strides=strides)
     x = layers.flatten("head.flatten", layers.global_average_pool("head.pool", x))
     x = layers.linear("head.fc", x, classes)
-    if labels is None:
-        return layers.graph
-    layers.cross_entropy("loss", x, labels)
-    return differentiate(layers.graph, loss="loss:0", optimizer=optimizer)
-
-
-def _stages(depth: int | Sequence[int]) -> tuple[int, ...]:
-    if isinstance(depth, int) and not isinstance(depth, bool):
-        if depth not in STAGES:
-            raise GraphError(
-                f"resnet: no depth {depth}; known: {', '.join(map(str, STAGES))}, or blocks per stage such as 3-4-6-3"
-            )
-        return STAGES[depth]
-    stages = tuple(depth) if isinstance(depth, (list, tuple)) else ()
-    if (
-        not stages
-        or len(stages) > 8
-        or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in stages)
-    ):
-        raise GraphError(
-            f"resnet: {depth!r} is neither a depth ({', '.join(map(str, STAGES))}) nor 1 to 8"
-            " blocks-per-stage counts >= 1"
-        )
-    return stages
+    return layers.step(x, labels)
 
 
 def _bottleneck(layers: Layers, name: str, x: Value, *, width: int, strides: tuple[int, int]) -> Value:

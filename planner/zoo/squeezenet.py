@@ -7,12 +7,9 @@ from typing import Final
 import networkx as nx
 
 from planner.lowering.assembly import Value
-from planner.lowering.differentiate import check_optimizer, differentiate
-from planner.text import whole_number
-from planner.zoo.builder import Layers
+from planner.zoo.builder import Layers, whole_numbers
 
-# Channels squeezed to and expanded to by each fire module, fire2 first; a pooling stands before the first of each
-# group.
+# Channels squeezed to and expanded to by each fire module from fire2 on; each group begins with a pooling.
 _FIRES: Final = (((16, 64), (16, 64)), ((32, 128), (32, 128)), ((48, 192), (48, 192), (64, 256), (64, 256)))
 
 
@@ -29,29 +26,22 @@ def squeezenet(
 
     Args:
         batch: images.
-        image: height and width in pixels. Poolings round down, others round up: the same where, as for 224, nothing is
-            left over.
+        image: height and width in pixels. Poolings round down; where, as for 224, nothing is left over, that is exact.
         classes: channels of the last convolution.
         training: False gives the forward graph without labels, its dropout the identity.
-        optimizer: see `differentiate`.
-        device: costs are seconds on it.
+        optimizer, device: see `differentiate`; costs are seconds on the device.
     Raises:
-        GraphError: an argument out of range, an unknown optimizer or device, an image that the poolings leave nothing
-            of.
+        GraphError: an argument out of range, an unknown optimizer or device, an image too small for the poolings.
     Source: Iandola et al. 2016, with the smaller first layer and earlier poolings that its authors released as 1.1.
 
     >>> graph = squeezenet(batch=1)
     >>> graph.nodes["fire9.concat"]["shape"], graph.nodes["fire9.squeeze.weight"]["shape"]
     ((1, 512, 13, 13), (64, 512, 1, 1))
     """
-    batch, image, classes = (
-        whole_number("squeezenet", name, value, least=1)
-        for name, value in (("batch", batch), ("image", image), ("classes", classes))
-    )
-    check_optimizer(optimizer)
-    layers = Layers("squeezenet", device=device, training=training)
+    batch, image, classes = whole_numbers("squeezenet", batch=batch, image=image, classes=classes)
+    layers = Layers("squeezenet", device=device, training=training, optimizer=optimizer)
     x = layers.input("image", (batch, 3, image, image))
-    labels = layers.input("labels", (batch,), "int64") if training else None
+    labels = layers.labels(batch)
     x = layers.relu("stem.relu", layers.conv("stem.conv", x, 64, kernel=3, stride=2, bias=True))
     place = 2
     for group, fires in enumerate(_FIRES, start=1):
@@ -62,10 +52,7 @@ def squeezenet(
     x = layers.dropout("head.dropout", x)
     x = layers.relu("head.relu", layers.conv("head.conv", x, classes, kernel=1, bias=True))
     x = layers.flatten("head.flatten", layers.global_average_pool("head.pool", x))
-    if labels is None:
-        return layers.graph
-    layers.cross_entropy("loss", x, labels)
-    return differentiate(layers.graph, loss="loss:0", optimizer=optimizer)
+    return layers.step(x, labels)
 
 
 def _fire(layers: Layers, name: str, x: Value, *, squeezed: int, expanded: int) -> Value:

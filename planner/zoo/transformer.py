@@ -9,10 +9,8 @@ import networkx as nx
 
 from planner.errors import GraphError
 from planner.lowering.assembly import Value
-from planner.lowering.differentiate import check_optimizer, differentiate
-from planner.lowering.operators.lookup import TensorType, output_types
-from planner.text import whole_number
-from planner.zoo.builder import Layers
+from planner.lowering.operators.lookup import TensorType
+from planner.zoo.builder import Layers, whole_numbers
 
 DType = Literal["float32", "bfloat16", "float16"]
 _DTYPES: Final = get_args(DType)
@@ -61,8 +59,7 @@ def gpt(
         master_weights: parameters, their gradients and the optimizer's states are float32; a copy in `dtype` is a value
             like any other.
         training: False gives the forward graph without labels.
-        optimizer: see `differentiate`.
-        device: costs are seconds on it.
+        optimizer, device: see `differentiate`; costs are seconds on the device.
     Returns:
         A DAG with (vocabulary + tokens) * hidden + layers * (12 * hidden**2 + 13 * hidden) + 2 * hidden parameters.
     Raises:
@@ -74,35 +71,20 @@ def gpt(
     >>> graph.nodes["h0.attention"]["shape"]
     ((2, 2, 8, 2), (2, 2, 8))
     """
-    counts = {
-        "layers": layers,
-        "batch": batch,
-        "tokens": tokens,
-        "hidden": hidden,
-        "heads": heads,
-        "vocabulary": vocabulary,
-    }
-    layers, batch, tokens, hidden, heads, vocabulary = (
-        whole_number("gpt", name, value, least=1) for name, value in counts.items()
-    )
-    loss_chunks = whole_number("gpt", "loss_chunks", loss_chunks, least=1)
+    layers, batch, tokens, hidden = whole_numbers("gpt", layers=layers, batch=batch, tokens=tokens, hidden=hidden)
+    heads, vocabulary, loss_chunks = whole_numbers("gpt", heads=heads, vocabulary=vocabulary, loss_chunks=loss_chunks)
     if batch * tokens % loss_chunks:
         raise GraphError(f"gpt: {batch * tokens} tokens do not divide into {loss_chunks} loss_chunks")
     _check("gpt", hidden=hidden, heads=heads, dropout=dropout, dtype=dtype)
-    check_optimizer(optimizer)
-    net = Layers(f"gpt:{layers}", device=device, training=training, master_weights=master_weights)
+    net = Layers(f"gpt:{layers}", device=device, training=training, optimizer=optimizer, master_weights=master_weights)
     ids = net.input("tokens", (batch, tokens), "int64")
     positions = net.input("positions", (tokens,), "int64")
-    labels = net.input("labels", (batch * tokens,), "int64") if training else None
+    labels = net.labels(batch * tokens)
     table = net.typed_parameter("wte.weight", TensorType((vocabulary, hidden), dtype))
     places = net.typed_parameter("wpe.weight", TensorType((tokens, hidden), dtype))
     sums = TensorType((batch, tokens, hidden), dtype)
-    x = net.draft.apply(
-        "embed.add",
-        "Add",
-        [_lookup(net, "embed.wte", table, ids), _lookup(net, "embed.wpe", places, positions)],
-        [sums],
-    )
+    both = [_lookup(net, "embed.wte", table, ids), _lookup(net, "embed.wpe", places, positions)]
+    x = net.draft.apply("embed.add", "Add", both, [sums])
     x = net.reshape("embed.rows", x, (batch * tokens, hidden))
     x = net.dropout("embed.dropout", x) if dropout else x
     mask = None
@@ -114,8 +96,7 @@ def gpt(
     if labels is None:
         net.gemm("head.logits", x, table)
         return net.graph
-    loss = vocabulary_loss(net, x, table, labels, chunks=loss_chunks)
-    return differentiate(net.graph, loss=loss, optimizer=optimizer)
+    return net.trained(vocabulary_loss(net, x, table, labels, chunks=loss_chunks))
 
 
 def vocabulary_loss(net: Layers, x: Value, table: Value, labels: Value, *, chunks: int = 1) -> str:
@@ -123,18 +104,14 @@ def vocabulary_loss(net: Layers, x: Value, table: Value, labels: Value, *, chunk
     if chunks == 1:
         net.cross_entropy("loss", _upcast(net, "head.upcast", net.gemm("head.logits", x, table)), labels)
         return "loss:0"
-    rows = net.shape(x)[0] // chunks
-    parts = _views(net, "head.split", x, (rows, net.shape(x)[1]), chunks)
-    wanted = _views(net, "labels.split", labels, (rows,), chunks)
+    rows, width = net.shape(x)[0] // chunks, net.shape(x)[1]
+    parts = net.split("head.split", x, TensorType((rows, width), net.type(x).dtype), chunks)
+    wanted = net.split("labels.split", labels, TensorType((rows,), net.type(labels).dtype), chunks)
     losses = []
     for k in range(chunks):
         logits = _upcast(net, f"head.upcast{k}", net.gemm(f"head.logits{k}", parts[k], table))
-        made = [TensorType(()), net.draft.types[logits]]
-        losses.append(
-            net.draft.apply(f"head.loss{k}", "SoftmaxCrossEntropyLoss", [logits, wanted[k]], made, module="head")
-        )
-    net.draft.apply("loss", "Sum", losses, [TensorType(())], phase="loss")
-    return "loss"
+        losses.append(net.cross_entropy(f"head.loss{k}", logits, wanted[k], term=True))
+    return net.sum_losses(losses)
 
 
 def vit(
@@ -166,8 +143,7 @@ def vit(
         classes: outputs of the classifier.
         fused_attention, dropout, dtype, master_weights: as for `gpt`.
         training: False gives the forward graph without labels.
-        optimizer: see `differentiate`.
-        device: costs are seconds on it.
+        optimizer, device: see `differentiate`; costs are seconds on the device.
     Returns:
         A DAG with 86,567,656 parameters by default.
     Raises:
@@ -178,47 +154,29 @@ def vit(
     >>> graph.nodes["embed.concat"]["shape"]
     (2, 5, 8)
     """
-    counts = {
-        "layers": layers,
-        "batch": batch,
-        "image": image,
-        "patch": patch,
-        "hidden": hidden,
-        "heads": heads,
-        "classes": classes,
-    }
-    layers, batch, image, patch, hidden, heads, classes = (
-        whole_number("vit", name, n, least=1) for name, n in counts.items()
-    )
+    layers, batch, image, patch = whole_numbers("vit", layers=layers, batch=batch, image=image, patch=patch)
+    hidden, heads, classes = whole_numbers("vit", hidden=hidden, heads=heads, classes=classes)
     _check("vit", hidden=hidden, heads=heads, dropout=dropout, dtype=dtype)
-    check_optimizer(optimizer)
-    net = Layers(f"vit:{layers}", device=device, training=training, master_weights=master_weights)
+    net = Layers(f"vit:{layers}", device=device, training=training, optimizer=optimizer, master_weights=master_weights)
     x = net.input("image", (batch, 3, image, image), dtype)
-    labels = net.input("labels", (batch,), "int64") if training else None
+    labels = net.labels(batch)
     x = net.conv("embed.conv", x, hidden, kernel=patch, stride=patch, bias=True)
     count = math.prod(net.shape(x)[2:])
     x = net.reshape("embed.flatten", x, (batch, hidden, count))
-    x = net.draft.apply(
-        "embed.transpose", "Transpose", [x], [TensorType((batch, count, hidden), dtype)], module="embed"
-    )
+    x = net.apply("embed.transpose", "Transpose", [x], TensorType((batch, count, hidden), dtype))
     token = net.typed_parameter("class_token", TensorType((1, 1, hidden), dtype))
     sequence = TensorType((batch, count + 1, hidden), dtype)
     # The class token goes before the patches of every image: its gradient is summed over the batch.
-    x = net.draft.apply("embed.concat", "Concat", [token, x], [sequence], module="embed")
+    x = net.apply("embed.concat", "Concat", [token, x], sequence)
     places = net.typed_parameter("positions.weight", TensorType((1, count + 1, hidden), dtype))
-    x = net.draft.apply("embed.add", "Add", [x, places], [sequence], module="embed")
+    x = net.apply("embed.add", "Add", [x, places], sequence)
     x = net.reshape("embed.rows", x, (batch * (count + 1), hidden))
     x = net.dropout("embed.dropout", x) if dropout else x
     for k in range(layers):
         x = _block(net, f"h{k}", x, batch=batch, heads=heads, dropout=bool(dropout), fused=fused_attention, mask=None)
-    x = net.slice(
-        "head.class", net.reshape("head.images", net.layer_norm("head.ln", x), sequence.shape), (batch, hidden)
-    )
-    x = net.linear("head.fc", x, classes)
-    if labels is None:
-        return net.graph
-    net.cross_entropy("loss", _upcast(net, "head.upcast", x), labels)
-    return differentiate(net.graph, loss="loss:0", optimizer=optimizer)
+    x = net.reshape("head.images", net.layer_norm("head.ln", x), sequence.shape)
+    x = net.linear("head.fc", net.slice("head.class", x, (batch, hidden)), classes)
+    return net.step(x if labels is None else _upcast(net, "head.upcast", x), labels)
 
 
 def _check(model: str, *, hidden: int, heads: int, dropout: float, dtype: str) -> None:
@@ -232,27 +190,24 @@ def _check(model: str, *, hidden: int, heads: int, dropout: float, dtype: str) -
 
 def _upcast(net: Layers, name: str, x: Value) -> Value:
     """In float32, as losses are computed."""
-    if net.draft.types[x].dtype == "float32":
-        return x
-    return net.draft.apply(name, "Cast", [x], [TensorType(net.shape(x))], module="head")
+    return x if net.type(x).dtype == "float32" else net.apply(name, "Cast", [x], TensorType(net.shape(x)))
 
 
 def _lookup(net: Layers, name: str, table: Value, indices: Value) -> Value:
     """Rows of a table; it reads as many as it writes, not the whole."""
-    rows, wanted = net.draft.types[table], net.draft.types[indices]
+    rows, wanted = net.type(table), net.type(indices)
     made = TensorType((*wanted.shape, rows.shape[1]), rows.dtype)
-    return net.draft.apply(name, "Gather", [table, indices], [made], types=[made, wanted], module="embed")
+    return net.apply(name, "Gather", [table, indices], made, types=[made, wanted])
 
 
 def _block(
     net: Layers, name: str, x: Value, *, batch: int, heads: int, dropout: bool, fused: bool, mask: Value | None
 ) -> Value:
-    """Attention and two wide layers, each normalized before and added to what went in; values are rows of (batch *
-    tokens, hidden).
-    """
+    """Attention and two wide layers, each normalized before and added to its input; x is (batch * tokens, hidden)."""
     rows, hidden = net.shape(x)
     y = net.linear(f"{name}.qkv", net.layer_norm(f"{name}.ln1", x), 3 * hidden)
-    q, k, v = _views(net, f"{name}.split", y, (batch, heads, rows // batch, hidden // heads), 3)
+    head = TensorType((batch, heads, rows // batch, hidden // heads), net.type(y).dtype)
+    q, k, v = net.split(f"{name}.split", y, head, 3)
     attention = _fused_attention if fused else _plain_attention
     y = attention(net, f"{name}.attention", q, k, v, dropout=dropout, mask=mask)
     y = net.linear(f"{name}.projection", net.reshape(f"{name}.merge", y, (rows, hidden)), hidden)
@@ -262,48 +217,16 @@ def _block(
     return net.add(f"{name}.add2", x, net.dropout(f"{name}.dropout2", y) if dropout else y)
 
 
-def _views(net: Layers, name: str, x: Value, shape: tuple[int, ...], count: int) -> list[Value]:
-    """Equal parts of a value, by strides; the backward writes their gradients side by side and reads nothing else."""
-    part = TensorType(shape, net.draft.types[x].dtype)
-    views = tuple((0, k, k * part.nbytes) for k in range(count))
-    net.draft.add(
-        name,
-        [x],
-        op="Split",
-        flops=0,
-        cost=0.0,
-        phase="forward",
-        saves=(),
-        view=views,
-        module=name.rpartition(".")[0],
-        **output_types([part] * count),
-    )
-    for k in range(count):
-        net.draft.types[Value(name, k)] = part
-    return [Value(name, k) for k in range(count)]
-
-
 def _fused_attention(
     net: Layers, name: str, q: Value, k: Value, v: Value, *, dropout: bool, mask: Value | None
 ) -> Value:
-    """One op for scores, softmax, dropout and the sum; its mask is computed, and its dropout drawn again from the
-    generator's state.
-    """
-    made = net.draft.types[q]
+    """One op for all; the mask is computed inside, and the dropout drawn again from the generator's state."""
+    made = net.type(q)
     outputs = [made, TensorType(made.shape[:-1])] if net.training else [made]
     if not (dropout and net.training):
-        return net.draft.apply(name, "FusedAttention", [q, k, v], outputs, module=name.rpartition(".")[0])
+        return net.apply(name, "FusedAttention", [q, k, v], *outputs)
     state = net.draft.generator_state(f"{name}.rng", module=name.rpartition(".")[0])
-    types = [made] * 3
-    return net.draft.apply(
-        name,
-        "FusedAttention",
-        [q, k, v, state],
-        outputs,
-        types=types,
-        saves=_FUSED_WITH_DROPOUT,
-        module=name.rpartition(".")[0],
-    )
+    return net.apply(name, "FusedAttention", [q, k, v, state], *outputs, types=[made] * 3, saves=_FUSED_WITH_DROPOUT)
 
 
 def _plain_attention(
@@ -311,11 +234,10 @@ def _plain_attention(
 ) -> Value:
     """Scores, mask, softmax, dropout and the sum, each an op; the heads are then put side by side by a copy."""
     batch, heads, tokens, width = net.shape(q)
-    scores = TensorType((batch, heads, tokens, tokens), net.draft.types[q].dtype)
-    y = net.draft.apply(f"{name}.scores", "MatMul", [q, k], [scores], module=name)
-    y = y if mask is None else net.draft.apply(f"{name}.masked", "Add", [y, mask], [scores], module=name)
-    y = net.draft.apply(f"{name}.softmax", "Softmax", [y], [scores], module=name)
+    scores = TensorType((batch, heads, tokens, tokens), net.type(q).dtype)
+    y = net.apply(f"{name}.scores", "MatMul", [q, k], scores)
+    y = y if mask is None else net.apply(f"{name}.masked", "Add", [y, mask], scores)
+    y = net.apply(f"{name}.softmax", "Softmax", [y], scores)
     y = net.dropout(f"{name}.dropout", y) if dropout else y
-    y = net.draft.apply(f"{name}.sum", "MatMul", [y, v], [net.draft.types[q]], module=name)
-    rows = TensorType((batch, tokens, heads, width), scores.dtype)
-    return net.draft.apply(f"{name}.transpose", "Transpose", [y], [rows], module=name)
+    y = net.apply(f"{name}.sum", "MatMul", [y, v], net.type(q))
+    return net.apply(f"{name}.transpose", "Transpose", [y], TensorType((batch, tokens, heads, width), scores.dtype))

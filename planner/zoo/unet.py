@@ -6,9 +6,7 @@ import networkx as nx
 
 from planner.errors import GraphError
 from planner.lowering.assembly import Value
-from planner.lowering.differentiate import check_optimizer, differentiate
-from planner.text import whole_number
-from planner.zoo.builder import Layers
+from planner.zoo.builder import Layers, whole_numbers
 
 
 def unet(
@@ -38,42 +36,28 @@ def unet(
         padding: of the 3x3 convolutions: 0 as published (an image of 572 pixels has 388 labelled ones, and skips are
             cropped), 1 keeps height and width.
         training: False gives the forward graph without labels.
-        optimizer: see `differentiate`.
-        device: costs are seconds on it.
+        optimizer, device: see `differentiate`; costs are seconds on the device.
     Raises:
-        GraphError: an argument out of range, an unknown optimizer or device, an image that a pooling would halve
-            unevenly.
+        GraphError: an argument out of range, an unknown optimizer or device, an image with a side that does not halve.
     Source: Ronneberger et al. 2015, figure 1, without its dropout.
 
     >>> graph = unet(batch=1)
     >>> graph.nodes["head"]["shape"]
     (1, 2, 388, 388)
     """
-    counts = {
-        "depth": depth,
-        "batch": batch,
-        "image": image,
-        "channels": channels,
-        "features": features,
-        "classes": classes,
-    }
-    depth, batch, image, channels, features, classes = (
-        whole_number("unet", name, value, least=1) for name, value in counts.items()
-    )
+    depth, batch, image = whole_numbers("unet", depth=depth, batch=batch, image=image)
+    channels, features, classes = whole_numbers("unet", channels=channels, features=features, classes=classes)
     if depth > 8 or padding not in (0, 1):
         raise GraphError(f"unet: depth is {depth} and padding {padding!r}, expected at most 8, and 0 or 1")
-    check_optimizer(optimizer)
-    layers = Layers(f"unet:{depth}", device=device, training=training)
+    layers = Layers(f"unet:{depth}", device=device, training=training, optimizer=optimizer)
     x = layers.input("image", (batch, features, image, image))
     skips = []
     for level in range(depth):
         x = _convolutions(layers, f"down{level}", x, channels << level, padding)
         skips.append(x)
-        if layers.shape(x)[2] % 2:
-            raise GraphError(
-                f"unet: an image of {image} pixels has {layers.shape(x)[2]} before pooling {level + 1}; it must"
-                " be even there"
-            )
+        if (size := layers.shape(x)[2]) % 2:
+            there = f"{size} before pooling {level + 1}; it must be even there"
+            raise GraphError(f"unet: an image of {image} pixels has {there}")
         x = layers.max_pool(f"down{level}.pool", x, kernel=2, stride=2, padding=0)
     x = _convolutions(layers, "bottom", x, channels << depth, padding)
     for level in reversed(range(depth)):
@@ -84,17 +68,12 @@ def unet(
             skip = layers.slice(f"{name}.crop", skip, layers.shape(x))
         x = _convolutions(layers, name, layers.concat(f"{name}.concat", [skip, x]), channels << level, padding)
     x = layers.conv("head", x, classes, kernel=1, bias=True)
-    if not training:
-        return layers.graph
-    labels = layers.input("labels", (batch, *layers.shape(x)[2:]), "int64")
-    layers.cross_entropy("loss", x, labels)
-    return differentiate(layers.graph, loss="loss:0", optimizer=optimizer)
+    return layers.step(x, layers.labels(batch, *layers.shape(x)[2:]))
 
 
 def _convolutions(layers: Layers, name: str, x: Value, channels: int, padding: int) -> Value:
     """Two 3x3 convolutions with their ReLUs."""
     for k in (1, 2):
-        x = layers.relu(
-            f"{name}.relu{k}", layers.conv(f"{name}.conv{k}", x, channels, kernel=3, padding=padding, bias=True)
-        )
+        x = layers.conv(f"{name}.conv{k}", x, channels, kernel=3, padding=padding, bias=True)
+        x = layers.relu(f"{name}.relu{k}", x)
     return x

@@ -8,9 +8,7 @@ from typing import Final
 import networkx as nx
 
 from planner.errors import GraphError
-from planner.lowering.differentiate import check_optimizer, differentiate
-from planner.text import whole_number
-from planner.zoo.builder import Layers
+from planner.zoo.builder import Layers, whole_numbers
 
 # Convolutions per stage; depth counts them and the three fully connected layers.
 VGG_STAGES: Final[Mapping[int, tuple[int, ...]]] = {16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
@@ -38,11 +36,9 @@ def vgg(
         image: height and width in pixels.
         classes: outputs of the classifier.
         training: False gives the forward graph without labels, its dropout the identity.
-        optimizer: see `differentiate`.
-        device: costs are seconds on it.
+        optimizer, device: see `differentiate`; costs are seconds on the device.
     Raises:
-        GraphError: an argument out of range, an unknown depth, optimizer or device, an image that the five poolings
-            leave nothing of.
+        GraphError: an argument out of range, an unknown depth, optimizer or device, an image too small to pool.
     Source: Simonyan and Zisserman 2015, table 1, with ReLU and dropout as values of their own.
 
     >>> graph = vgg(16, batch=1)
@@ -51,14 +47,10 @@ def vgg(
     """
     if isinstance(depth, bool) or depth not in VGG_STAGES:
         raise GraphError(f"vgg: no depth {depth!r}; known: {', '.join(map(str, VGG_STAGES))}")
-    batch, image, classes = (
-        whole_number("vgg", name, value, least=1)
-        for name, value in (("batch", batch), ("image", image), ("classes", classes))
-    )
-    check_optimizer(optimizer)
-    layers = Layers(f"vgg:{depth}", device=device, training=training)
+    batch, image, classes = whole_numbers("vgg", batch=batch, image=image, classes=classes)
+    layers = Layers(f"vgg:{depth}", device=device, training=training, optimizer=optimizer)
     x = layers.input("image", (batch, 3, image, image))
-    labels = layers.input("labels", (batch,), "int64") if training else None
+    labels = layers.labels(batch)
     for stage, (count, channels) in enumerate(zip(VGG_STAGES[depth], _CHANNELS, strict=True), start=1):
         for k in range(1, count + 1):
             x = layers.conv(f"stage{stage}.conv{k}", x, channels, kernel=3, padding=1, bias=True)
@@ -69,7 +61,4 @@ def vgg(
         x = layers.relu(f"head.relu{k}", layers.linear(f"head.fc{k}", x, _WIDTH))
         x = layers.dropout(f"head.dropout{k}", x)
     x = layers.linear("head.fc8", x, classes)
-    if labels is None:
-        return layers.graph
-    layers.cross_entropy("loss", x, labels)
-    return differentiate(layers.graph, loss="loss:0", optimizer=optimizer)
+    return layers.step(x, labels)
