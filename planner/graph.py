@@ -293,7 +293,8 @@ def _storage_roots(graph: Graph) -> dict[str, str]:
         for i, o, offset in op.view:
             base, window = root[op.reads[i]], op.outputs[o]
             size = graph.tensors[base].nbytes
-            if offset > size or (offset == size and window.nbytes):  # a view of no bytes may lie at the very end
+            # A view of no bytes may lie at the very end; offset 0 is that of any view of a value of no bytes.
+            if offset and (offset > size or (offset == size and window.nbytes)):
                 where = f"starts at byte {offset}, but its base {base!r} has {size} bytes"
                 raise GraphError(f"op {op.name!r}: view {window.name!r} {where}")
             root[window.name] = base

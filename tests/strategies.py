@@ -91,7 +91,7 @@ class _Builder:
             nbytes = self.draw(SIZES)
             if alias == "view":
                 offset = self.draw(st.integers(0, under.nbytes))
-                nbytes = 0 if offset == under.nbytes else nbytes  # at the end of its base a view is empty
+                nbytes = 0 if 0 < offset == under.nbytes else nbytes  # at the end of its base a view is empty
                 pairs["view"].append((i, o, offset) if offset or self.chance(2) else (i, o))
             elif alias == "update" and not under.identity and under not in doomed:
                 pairs["updates"].append((i, o))

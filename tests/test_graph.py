@@ -53,7 +53,7 @@ BAD = {
     "view beyond the storage under a view": Bad(
         (X, op("v", "x", nbytes=99, view=((0, 0, 4),)), op("w", "v", view=((0, 0, 40),))), ("'w'", "byte 40", "8 bytes")
     ),
-    "view of no bytes": Bad((op("x", nbytes=0), op("v", "x", view=((0, 0, 0),))), ("'v'", "byte 0", "0 bytes")),
+    "view beyond a base of no bytes": Bad((op("x", nbytes=0), op("v", "x", view=((0, 0, 1),))), ("'v'", "0 bytes")),
     "update out of range": Bad((X, op("u", "x", updates=((0, 2),))), ("'u'", "updates", "(0, 2)")),
     "in-place out of range": Bad((X, op("i", "x", inplace=((3, 0, False),))), ("'i'", "inplace", "(3, 0, False)")),
     "output viewed twice": Bad((X, op("y"), op("v", "x", "y", view=((0, 0, 0), (1, 0, 0)))), ("'v'", "two storages")),
@@ -111,9 +111,9 @@ def test_a_program_that_cannot_be_is_refused_by_name(bad: Bad) -> None:
 
 
 def test_a_view_of_no_bytes_may_lie_at_the_end_of_its_base() -> None:
-    empty = [op("none", nbytes=0), op("of none", "none", nbytes=0, view=((0, 0, 0),))]
+    empty = [op("none", nbytes=0), *(op(f"{size} of none", "none", nbytes=size, view=((0, 0, 0),)) for size in (0, 4))]
     graph = Graph([X, op("rest", "x", nbytes=0, view=((0, 0, 8),)), *empty])
-    assert (graph.storage_root["rest"], graph.storage_root["of none"]) == ("x", "none")
+    assert [graph.storage_root[name] for name in ("rest", "0 of none", "4 of none")] == ["x", "none", "none"]
 
 
 def test_the_largest_sizes_are_accepted() -> None:
