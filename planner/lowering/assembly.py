@@ -96,15 +96,8 @@ class Assembly:
             GraphError: no rule for the op type; names the node.
         """
         inputs = types if types is not None else [self.types[value] for value in reads]
-        found = attributes(
-            op,
-            node=name,
-            inputs=inputs,
-            outputs=outputs,
-            device=device(self.graph.graph["device"]),
-            params=params,
-            phase=phase,
-        )
+        on = device(self.graph.graph["device"])
+        found = attributes(op, node=name, inputs=inputs, outputs=outputs, device=on, params=params, phase=phase)
         self.add(name, reads, **{**found, **further})
         for k, value in enumerate(outputs):
             self.types[Value(name, k)] = value
@@ -113,22 +106,14 @@ class Assembly:
     def batch_norm(
         self, name: str, x: Value, scale: Value, shift: Value, running: tuple[Value, Value], **further: Any
     ) -> Value:
-        """Batch normalization as training does it: saved statistics, and the running ones updated in place by an op of
-        its own.
+        """Batch normalization as training does it: with saved statistics, and the running ones updated in place.
 
-        Replaying the normalization then leaves the running statistics alone.
+        The update is an op of its own, so that running the normalization again leaves the running statistics alone.
         """
         statistic = TensorType((self.types[x].shape[1],), "float32")
         y = self.apply(name, "BatchNormalization", [x, scale, shift], [self.types[x], statistic, statistic], **further)
-        self.apply(
-            f"{name}.stats",
-            "UpdateStatistics",
-            [*running, Value(name, 1), Value(name, 2)],
-            [self.types[value] for value in running],
-            updates=((0, 0), (1, 1)),
-            recomputable=False,
-            **further,
-        )
+        reads, made = [*running, Value(name, 1), Value(name, 2)], [self.types[value] for value in running]
+        self.apply(f"{name}.stats", "UpdateStatistics", reads, made, **further)
         return y
 
     def dropout(self, name: str, x: Value, **further: Any) -> Value:

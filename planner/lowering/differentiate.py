@@ -34,9 +34,8 @@ def check_optimizer(optimizer: str | None) -> None:
         GraphError: lists those there are.
     """
     if optimizer is not None and optimizer not in OPTIMIZERS:
-        raise GraphError(
-            f"unknown optimizer {optimizer!r}; known: {', '.join(OPTIMIZERS)}, or None for gradients as outputs"
-        )
+        known = ", ".join(OPTIMIZERS)
+        raise GraphError(f"unknown optimizer {optimizer!r}; known: {known}, or None for gradients as outputs")
 
 
 def differentiate(
@@ -138,15 +137,13 @@ class _Step:
 
     def _write_backward_of(self, op: Op, rule: Rule, incoming: list[Tensor], targets: list[int]) -> None:
         gradients = {i: gradient for i in targets if (gradient := rule.gradient(i)) is not None}
-        passed = [
-            i for i, g in gradients.items() if g.how == "pass" and _same_type(self.tensors[op.reads[i]], incoming[0])
-        ]
+        like = incoming[0]
+        passed = [i for i, g in gradients.items() if g.how == "pass" and _same_type(self.tensors[op.reads[i]], like)]
         made = [i for i in targets if i not in passed]
         # The loss's own gradient is a constant; only what hands it on unchanged needs it as a value.
         explicit = bool(passed) or any(gradients[i].how == "view" for i in made)
-        given = [
-            value for tensor in incoming if (value := self._gradient_of(tensor, op, explicit=explicit)) is not None
-        ]
+        found = [self._gradient_of(tensor, op, explicit=explicit) for tensor in incoming]
+        given = [value for value in found if value is not None]
         node = self._write_op(op, rule, {i: gradients[i] for i in made}, given, incoming) if made else None
         for i in targets:
             self._contribute(op.reads[i], given[0] if i in passed else Value(node, made.index(i)))
@@ -170,11 +167,8 @@ class _Step:
         if [gradient.how for gradient in made.values()] == ["view"]:
             attributes.update(view=((0, 0),), flops=0, cost=0.0)
         else:
-            attributes.update(
-                self._backward_work(
-                    op, list(made.values()), [*incoming, *(self.tensors[name] for name in saved), *targets]
-                )
-            )
+            touched = [*incoming, *(self.tensors[name] for name in saved), *targets]
+            attributes.update(self._backward_work(op, list(made.values()), touched))
             lone = rule.row is not None and rule.row.inplace_backward and len(made) == 1
             if lone and given and _same_type(targets[0], incoming[0]):
                 attributes["inplace"] = ((0, 0),)
@@ -201,15 +195,10 @@ class _Step:
         if before is not None:
             tensor = self.tensors[name]
             self.terms[name] = self.terms.get(name, 1) + 1
-            value = self.draft.add(
-                self.draft.unique(f"{name.replace(':', '.')}.grad{self.terms[name]}"),
-                [before, value],
-                op="Add",
-                phase="backward",
-                inplace=((0, 0), (1, 0)),
-                **_types([tensor]),
-                **self._work(tensor, flops=_elements(tensor), moved=3 * tensor.nbytes),
-            )
+            node = self.draft.unique(f"{name.replace(':', '.')}.grad{self.terms[name]}")
+            fixed: dict[str, Any] = {"op": "Add", "phase": "backward", "inplace": ((0, 0), (1, 0))}
+            work = self._work(tensor, flops=_elements(tensor), moved=3 * tensor.nbytes)
+            value = self.draft.add(node, [before, value], **fixed, **_types([tensor]), **work)
         self.gradients[name] = value
 
     def write_updates(self, optimizer: str | None) -> None:
@@ -228,28 +217,19 @@ class _Step:
             return
         states, flops = OPTIMIZERS[optimizer]
         # Every other op leads to one of these, so this one node orders all updates after all of them with few edges.
-        sinks = [
-            node
-            for node, kind in draft.graph.nodes(data="kind")
-            if kind in (None, "op") and not draft.graph.out_degree(node)
-        ]
+        kinds = draft.graph.nodes(data="kind")
+        sinks = [node for node, kind in kinds if kind in (None, "op") and not draft.graph.out_degree(node)]
         held = [[self._write_state(op, state) for state in states] for op, _ in updated]
-        barrier = draft.add(
-            draft.unique("barrier"), after=sinks, op="Barrier", nbytes=(), flops=0, cost=0.0, phase="update"
-        )
+        nothing: dict[str, Any] = {"nbytes": (), "flops": 0, "cost": 0.0}
+        barrier = draft.add(draft.unique("barrier"), after=sinks, op="Barrier", phase="update", **nothing).node
         for (op, gradient), own in zip(updated, held, strict=True):
             tensor = op.outputs[0]
-            draft.add(
-                draft.unique(f"{op.name}.update"),
-                [self.forward.value(op.name), gradient, *own],
-                after=[barrier.node],
-                op="Update",
-                phase="update",
-                recomputable=False,
-                updates=((0, 0), *((2 + k, 1 + k) for k in range(len(own)))),
-                **_types([tensor] * (1 + len(own))),
-                **self._work(tensor, flops=flops * _elements(tensor), moved=(3 + 2 * len(own)) * tensor.nbytes),
-            )
+            reads = [self.forward.value(op.name), gradient, *own]
+            pairs = ((0, 0), *((2 + k, 1 + k) for k in range(len(own))))
+            work = self._work(tensor, flops=flops * _elements(tensor), moved=(3 + 2 * len(own)) * tensor.nbytes)
+            work.update(op="Update", phase="update", recomputable=False, updates=pairs)
+            name = draft.unique(f"{op.name}.update")
+            draft.add(name, reads, after=[barrier], **work, **_types([tensor] * (1 + len(own))))
 
     def _write_state(self, op: Op, state: str) -> Value:
         return self.draft.add(self.draft.unique(f"{op.name}.{state}"), kind="state", cost=0.0, **_types(op.outputs))
@@ -261,11 +241,8 @@ def _elements(tensor: Tensor) -> int:
 
 def _same_type(a: Tensor, b: Tensor) -> bool:
     """Equal shape and dtype; equal bytes where they are not known."""
-    if a.nbytes != b.nbytes:
-        return False
-    return all(
-        left is None or right is None or left == right for left, right in ((a.shape, b.shape), (a.dtype, b.dtype))
-    )
+    known = ((a.shape, b.shape), (a.dtype, b.dtype))
+    return a.nbytes == b.nbytes and all(None in pair or pair[0] == pair[1] for pair in known)
 
 
 def _types(tensors: Sequence[Tensor]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from planner.lowering.devices import Device, device, roofline_seconds
 from planner.lowering.operators.lookup import Gradient, Operator, Ref, find_row, is_float, operator
 from planner.lowering.schema import lower
 
-# Under `saves` the refs belong to the one backward op, so that input by input there is nothing to say.
+# Of a node with `saves`: its one backward op reads the same for every input.
 _ANY_INPUT: Final = Gradient()
 
 
@@ -49,18 +49,16 @@ class Rule:
         """Values the backward of `op` reads to make the gradients of these inputs, each once."""
         refs = self.saves
         if refs is None:
-            refs = tuple(
-                ref for i in positions if (gradient := self.gradient(i)) is not None for ref in gradient.refs(i)
-            )
+            gradients = ((i, self.gradient(i)) for i in positions)
+            refs = tuple(ref for i, gradient in gradients if gradient is not None for ref in gradient.refs(i))
         found: dict[str, None] = {}
         for side, k in refs:
             values = op.reads if side == "in" else tuple(tensor.name for tensor in op.outputs)
             if k >= len(values):
                 if self.saves is None and self.row is not None and self.row.lacks((side, k)):
                     continue
-                raise GraphError(
-                    f"node {op.name!r}: its backward reads {side}put {k}, but it has {len(values)} {side}puts"
-                )
+                has = f"it has {len(values)} {side}puts"
+                raise GraphError(f"node {op.name!r}: its backward reads {side}put {k}, but {has}")
             found[values[k]] = None
         return list(found)
 
@@ -73,27 +71,17 @@ class Rule:
         if self.saves is None and self.row is None:
             if op.op is not None:
                 operator(op.op, node=op.name, outputs=len(op.outputs))
-            raise GraphError(
-                f"node {op.name!r} has neither an op type nor saves=, so what its backward reads is unknown"
-            )
-        by_position = any(side == "in" for side, _ in self.saves) if self.saves is not None else True
-        if by_position and not self.ordered:
+            reason = "so what its backward reads is unknown"
+            raise GraphError(f"node {op.name!r} has neither an op type nor saves=, {reason}")
+        if (self.saves is None or any(side == "in" for side, _ in self.saves)) and not self.ordered:
             raise GraphError(f"node {op.name!r} has {len(op.reads)} reads: its in-edges need `at`, the input positions")
-        if (
-            self.saves is None
-            and self.row is not None
-            and self.row.inputs is not None
-            and len(op.reads) > self.row.inputs
-        ):
-            raise GraphError(
-                f"node {op.name!r}: the rule of {op.op!r} is for at most {self.row.inputs} inputs; give saves="
-            )
+        most = None if self.row is None else self.row.inputs
+        if most is not None and len(op.reads) > most:
+            raise GraphError(f"node {op.name!r}: the rule of {op.op!r} is for at most {most} inputs; give saves=")
         for k in outputs:
             if not self.flows_from(k):
-                raise GraphError(
-                    f"node {op.name!r}: the loss depends on output {k}, but the rule of {op.op!r} is for output"
-                    " 0; give saves="
-                )
+                covered = f"the rule of {op.op!r} is for output 0; give saves="
+                raise GraphError(f"node {op.name!r}: the loss depends on output {k}, but {covered}")
 
 
 @final
@@ -130,9 +118,8 @@ class Forward:
 
     def _rule(self, op: Op) -> Rule:
         key = self.keys[op.name]
-        ordered = len(op.reads) < 2 or all(
-            edge.get("at") is not None for _, _, edge in self.graph.in_edges(key, data=True) if edge.get("reads") != ()
-        )
+        edges = (edge for _, _, edge in self.graph.in_edges(key, data=True) if edge.get("reads") != ())
+        ordered = len(op.reads) < 2 or all(edge.get("at") is not None for edge in edges)
         saves = self.given(op).get("saves")
         if saves is not None:
             return Rule(None, _refs(op, saves), ordered)
@@ -144,23 +131,19 @@ class Forward:
     def _trainable(self, names: Iterable[str] | None) -> frozenset[str]:
         residents = {op.name: op for op in self.program.ops if op.resident}
         if names is None:
-            return frozenset(
-                name
-                for name, op in residents.items()
-                if op.kind == "parameter" and len(op.outputs) == 1 and is_float(op.outputs[0].dtype)
-            )
+            parameters = [op for op in residents.values() if op.kind == "parameter" and len(op.outputs) == 1]
+            return frozenset(op.name for op in parameters if is_float(op.outputs[0].dtype))
         if isinstance(names, str):
             raise GraphError(f"trainable must be a list of names, not the string {names!r}")
         chosen = frozenset(str(name) for name in names)
         for name in sorted(chosen):
             if name not in residents:
                 raise GraphError(f"trainable {name!r} is no input, parameter or state of the graph")
-            if len(residents[name].outputs) != 1:
-                raise GraphError(
-                    f"trainable {name!r} has {len(residents[name].outputs)} outputs; a trainable resident has one"
-                )
-            if not is_float(residents[name].outputs[0].dtype):
-                raise GraphError(f"trainable {name!r} has dtype {residents[name].outputs[0].dtype}: it has no gradient")
+            outputs = residents[name].outputs
+            if len(outputs) != 1:
+                raise GraphError(f"trainable {name!r} has {len(outputs)} outputs; a trainable resident has one")
+            if not is_float(outputs[0].dtype):
+                raise GraphError(f"trainable {name!r} has dtype {outputs[0].dtype}: it has no gradient")
         return chosen
 
     def _reached(self) -> frozenset[str]:
@@ -184,9 +167,8 @@ class Forward:
         """
         if loss is not None:
             if loss not in self.program.tensors:
-                raise GraphError(
-                    f"loss {loss!r} is no value of the graph; an output of a node with several is named 'node:k'"
-                )
+                form = "an output of a node with several is named 'node:k'"
+                raise GraphError(f"loss {loss!r} is no value of the graph; {form}")
             tensor = self.program.tensors[loss]
         elif any(op.phase == "loss" and not op.resident for op in self.program.ops):
             tensor = self._only_loss()
@@ -195,9 +177,8 @@ class Forward:
         if self.program.producer[tensor.name].resident:
             raise GraphError(f"loss {tensor.name!r} is a resident: nothing computes it")
         if not is_float(tensor.dtype):
-            raise GraphError(
-                f"loss {tensor.name!r} has dtype {tensor.dtype}, which has no gradient; name a float value"
-            )
+            dtype = f"{tensor.dtype}, which has no gradient"
+            raise GraphError(f"loss {tensor.name!r} has dtype {dtype}; name a float value")
         if tensor.shape is not None and math.prod(tensor.shape) != 1:
             raise GraphError(f"loss {tensor.name!r} has shape {tensor.shape}; name a value of one element")
         if tensor.name not in self.reached:
@@ -205,26 +186,19 @@ class Forward:
         return tensor
 
     def _only_loss(self) -> Tensor:
-        unread = [
-            tensor
-            for op in self.program.ops
-            if op.phase == "loss" and not op.resident
-            for tensor in op.outputs
-            if not self.program.readers[tensor.name]
-        ]
+        losses = [op for op in self.program.ops if op.phase == "loss" and not op.resident]
+        unread = [tensor for op in losses for tensor in op.outputs if not self.program.readers[tensor.name]]
         # Log-probabilities are unread too, and several sizes may be unknown: one element decides, where it is known.
         scalars = [tensor for tensor in unread if tensor.shape is not None and math.prod(tensor.shape) == 1]
         found = scalars if len(scalars) == 1 else unread
         if len(found) != 1:
             names = ", ".join(tensor.name for tensor in found) or "none"
-            raise GraphError(
-                f"expected one unread output of phase 'loss', found {len(found)} ({names}); give loss=, its name"
-            )
+            count = f"found {len(found)} ({names})"
+            raise GraphError(f"expected one unread output of phase 'loss', {count}; give loss=, its name")
         return found[0]
 
     def with_generic_loss(self) -> tuple[nx.DiGraph, str]:
-        """The DAG with one more op that reads all unread float outputs reached, gives one float, and reads them again
-        backward.
+        """The DAG with a loss: an op that reads all unread float outputs reached, and reads them again backward.
 
         Raises:
             GraphError: there is no such output.
@@ -241,9 +215,8 @@ class Forward:
             and self.rules[op.name].flows_from(k)
         ]
         if not read:
-            raise GraphError(
-                "no trainable resident reaches an unread float output, so there is nothing to differentiate"
-            )
+            reached = "no trainable resident reaches an unread float output"
+            raise GraphError(f"{reached}, so there is nothing to differentiate")
         work: dict[str, Any] = {"cost": 1.0}
         if all(tensor.shape is not None for tensor in read):
             flops = sum(math.prod(tensor.shape or ()) for tensor in read)
@@ -255,18 +228,9 @@ class Forward:
         graph = nx.MultiDiGraph(self.graph) if self.graph.is_multigraph() else nx.DiGraph(self.graph)
         for position, op in enumerate(self.program.ops):
             graph.nodes[self.keys[op.name]]["position"] = position
-        saves = tuple(("in", i) for i in range(len(read)))
-        graph.add_node(
-            name,
-            op="Loss",
-            nbytes=4,
-            shape=(),
-            dtype="float32",
-            phase="loss",
-            saves=saves,
-            position=len(self.program.ops),
-            **work,
-        )
+        loss: dict[str, Any] = {"op": "Loss", "phase": "loss", "position": len(self.program.ops), **work}
+        loss.update(nbytes=4, shape=(), dtype="float32", saves=tuple(("in", i) for i in range(len(read))))
+        graph.add_node(name, **loss)
         wires: dict[Hashable, list[tuple[int, int]]] = {}
         for i, tensor in enumerate(read):
             value = self.value(tensor.name)

@@ -43,9 +43,8 @@ def read_graph(path: str | os.PathLike[str], **onnx_options: Any) -> Graph | nx.
     try:
         with open(path, "rb") as file:
             start = file.read(_START_BYTES)
-            is_json = (
-                Path(path).suffix.lower() == ".json" or start.startswith(_MARKS) or start.lstrip()[:1] in (b"{", b"[")
-            )
+            named = Path(path).suffix.lower() == ".json"
+            is_json = named or start.startswith(_MARKS) or start.lstrip()[:1] in (b"{", b"[")
             if is_json:
                 refuse_larger(file, f"graph {str(path)!r}", GraphError)
             content = start + file.read() if is_json else b""
@@ -57,9 +56,8 @@ def read_graph(path: str | os.PathLike[str], **onnx_options: Any) -> Graph | nx.
         return from_onnx(path, **onnx_options)
     given = sorted(name for name, value in onnx_options.items() if value is not None)
     if given:
-        raise GraphError(
-            f"{str(path)!r} is a JSON graph: {', '.join(given)} can be set for ONNX files and zoo models only"
-        )
+        options = f"{', '.join(given)} can be set for ONNX files and zoo models only"
+        raise GraphError(f"{str(path)!r} is a JSON graph: {options}")
     return from_json(content, name=str(path))
 
 
@@ -74,9 +72,8 @@ def from_json(content: bytes, *, name: str = "graph") -> Graph | nx.DiGraph:
     if not content.strip():
         raise GraphError(f"{name!r} is not JSON: it is empty")
     if content.startswith(_MARKS) or b"\0" in content[:4]:
-        raise GraphError(
-            f"{name!r}: JSON is read as UTF-8 without a byte order mark, and this is another encoding; save it as UTF-8"
-        )
+        read = "JSON is read as UTF-8 without a byte order mark"
+        raise GraphError(f"{name!r}: {read}, and this is another encoding; save it as UTF-8")
     try:
         parts = msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -100,7 +97,7 @@ def _from_node_link(parts: dict[str, Any], name: str) -> nx.DiGraph:
         raise GraphError(f"{name!r} is an undirected graph; an edge must say who reads whom")
     for key, kind, what in (("graph", dict, "an object"), ("multigraph", bool, "true or false")):
         if not isinstance(parts.get(key, kind()), kind):
-            raise GraphError(f"{name!r}: {key!r} of node-link JSON is {what}, not {shown(parts[key])}")
+            raise GraphError(f"{name!r}: {key!r} of node-link JSON is {what}, not {shown(parts[key], 80)}")
     nodes = _nodes(parts["nodes"], name)
     _check_edges(parts[edges], nodes, name, many=parts.get("multigraph", True))
     parts = {**parts, "directed": True}
@@ -116,7 +113,7 @@ def _nodes(listed: list[Any], name: str) -> set[Any]:
     ids: set[Any] = set()
     for place, node in enumerate(listed):
         if not isinstance(node, dict) or node.get("id") is None:
-            raise GraphError(f"{name!r}: node {place} of node-link JSON is {shown(node)}, without an 'id'")
+            raise GraphError(f"{name!r}: node {place} of node-link JSON is {shown(node, 80)}, without an 'id'")
         found = _hashable(node["id"], f"{name!r}: node {place}")
         if found in ids:
             raise GraphError(f"{name!r}: two nodes have the id {found!r}; give each its own")
@@ -129,18 +126,15 @@ def _check_edges(listed: list[Any], nodes: set[Any], name: str, *, many: bool) -
     pairs: set[tuple[Any, Any]] = set()
     for place, edge in enumerate(listed):
         if not isinstance(edge, dict) or not {"source", "target"} <= edge.keys():
-            raise GraphError(
-                f"{name!r}: edge {place} of node-link JSON is {shown(edge)}, without a 'source' and a 'target'"
-            )
+            what = f"{shown(edge, 80)}, without a 'source' and a 'target'"
+            raise GraphError(f"{name!r}: edge {place} of node-link JSON is {what}")
         source, target = (_hashable(edge[end], f"{name!r}: edge {place}") for end in ("source", "target"))
         for node in (source, target):
             if node not in nodes:
                 raise GraphError(f"{name!r}: an edge names node {node!r}, which is not among the nodes")
         if (source, target) in pairs and not many:
-            raise GraphError(
-                f"{name!r}: two edges from {source!r} to {target!r}; write one with all its reads, or"
-                " 'multigraph': true"
-            )
+            remedy = "write one with all its reads, or 'multigraph': true"
+            raise GraphError(f"{name!r}: two edges from {source!r} to {target!r}; {remedy}")
         pairs.add((source, target))
 
 
@@ -149,7 +143,9 @@ def _hashable(value: Any, where: str) -> Any:
     try:
         hash(key)
     except TypeError:
-        raise GraphError(f"{where} has the id {shown(value)}; an id is a string, a number or a list of them") from None
+        raise GraphError(
+            f"{where} has the id {shown(value, 80)}; an id is a string, a number or a list of them"
+        ) from None
     return key
 
 

@@ -8,6 +8,7 @@ copied, relabelled, put through JSON or cut by `subgraph` gives the same program
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -141,9 +142,7 @@ def _stage(value: Any) -> bool | str | None:
     raise ValueError("True, None or a string shared by the nodes of one decision")
 
 
-def _text(value: Any) -> str | None:
-    if value is None:
-        return None
+def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("a string")
     return _plain(value)
@@ -160,6 +159,10 @@ def _positions(value: Any) -> tuple[int, ...]:
     return positions
 
 
+def _optional(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else check(value)
+
+
 NODE: Final[Mapping[str, Attribute]] = {
     "nbytes": Attribute(None, _sizes, "bytes of the output, or a tuple, one per output; () = no output"),
     "cost": Attribute(1.0, _cost, "seconds, or any one unit, of one execution"),
@@ -173,19 +176,22 @@ NODE: Final[Mapping[str, Attribute]] = {
     "recomputable": Attribute(True, _flag, "False: runs at most once"),
     "saves": Attribute(None, _any, "what its backward reads; used by differentiate only"),
     "stage": Attribute(None, _stage, "candidate mark for Chen's planners"),
-    "position": Attribute(None, lambda v: None if v is None else _size(v), "place in program order; optional"),
-    "op": Attribute(None, _text, "operator type"),
+    "position": Attribute(None, _optional(_size), "place in program order; optional"),
+    "op": Attribute(None, _optional(_text), "operator type"),
     "shape": Attribute(None, _any, "shape, or one per output; reports only"),
     "dtype": Attribute(None, _any, "dtype, or one per output; reports only"),
-    "flops": Attribute(None, lambda v: None if v is None else _cost(v), "reports only"),
-    "module": Attribute(None, _text, "reports only"),
+    "flops": Attribute(None, _optional(_cost), "reports only"),
+    "module": Attribute(None, _optional(_text), "reports only"),
 }
+#: Attributes that an `Op` has under the same name.
+_OF_OP: Final = (
+    "cost", "workspace", "kind", "phase", "view", "updates", "inplace", "recomputable", "stage", "op", "flops",
+    "module",
+)  # fmt: skip
 _DEFAULTS: Final = {key: attribute.default for key, attribute in NODE.items()}
 EDGE: Final[Mapping[str, Attribute]] = {
     "reads": Attribute(None, _positions, "outputs read, repeats allowed; () = order only"),
-    "at": Attribute(
-        None, lambda v: None if v is None else _positions(v), "the reader's input positions, parallel to reads"
-    ),
+    "at": Attribute(None, _optional(_positions), "the reader's input positions, parallel to reads"),
 }
 
 
@@ -214,8 +220,7 @@ def lower(graph: nx.DiGraph | Graph) -> Graph:
     nodes = {node: _node(node, given) for node, given in graph.nodes(data=True)}
     names = {node: _name(node) for node in nodes}
     if len(set(names.values())) < len(names):
-        seen: set[str] = set()
-        twice = next(name for name in names.values() if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        twice = next(name for name, count in Counter(names.values()).items() if count > 1)
         raise GraphError(f"two nodes are both named {twice!r} as text; rename one")
     wiring = _wiring(graph, nodes, names)
     order = program_order(graph)
@@ -238,9 +243,8 @@ def _name(node: Hashable) -> str:
 def _node(node: Hashable, given: Mapping[str, Any]) -> dict[str, Any]:
     """All schema attributes of a node in normal form."""
     if given.get("nbytes") is None:
-        raise GraphError(
-            f"node {node!r} has no nbytes; give the bytes of its output, or a tuple with one entry per output"
-        )
+        wanted = "give the bytes of its output, or a tuple with one entry per output"
+        raise GraphError(f"node {node!r} has no nbytes; {wanted}")
     normal = dict(_DEFAULTS)
     for key in [key for key in NODE if key in given]:
         default, check, _meaning = NODE[key]
@@ -272,34 +276,32 @@ def _wiring(
             outputs = given.get("reads")
             if outputs is None:
                 if count != 1:
-                    raise GraphError(
-                        f"edge {source!r} -> {target!r} has no reads, and {source!r} has {count} outputs;"
-                        " say which are read, as reads=(0,), or reads=() for order only"
-                    )
+                    wanted = "say which are read, as reads=(0,), or reads=() for order only"
+                    raise _bad_edge(source, target, f" has no reads, and {source!r} has {count} outputs; {wanted}")
                 outputs = (0,)
             else:
                 outputs = check_reads(outputs)
             key = "at"
             at = check_at(given.get("at"))
         except ValueError as error:
-            raise GraphError(
-                f"edge {source!r} -> {target!r}: {key} is {shown(given[key], 100)}, expected {error}"
-            ) from None
+            raise _bad_edge(source, target, f": {key} is {shown(given[key], 100)}, expected {error}") from None
         if not outputs:
             after.setdefault(target, set()).add(names[source])
         if at is not None and len(at) != len(outputs):
-            raise GraphError(f"edge {source!r} -> {target!r}: at has {len(at)} positions for {len(outputs)} reads")
+            raise _bad_edge(source, target, f": at has {len(at)} positions for {len(outputs)} reads")
         for k, output in enumerate(outputs):
             if output >= count:
-                raise GraphError(
-                    f"edge {source!r} -> {target!r} reads output {output}, but {source!r} has {count} outputs"
-                )
+                raise _bad_edge(source, target, f" reads output {output}, but {source!r} has {count} outputs")
             reads[target].append((None if at is None else at[k], names[source], output))
     single = {names[node]: nodes[node]["count"] == 1 for node in nodes}
     return {
         node: (_by_position(node, nodes[node], reads[node], single), tuple(sorted(after.get(node, ()))))
         for node in nodes
     }
+
+
+def _bad_edge(source: Hashable, target: Hashable, what: str) -> GraphError:
+    return GraphError(f"edge {source!r} -> {target!r}{what}")
 
 
 def _by_position(
@@ -311,23 +313,18 @@ def _by_position(
         pass
     elif not given:
         if len(reads) > 1 and (normal["inplace"] or normal["view"] or normal["updates"]):
-            raise GraphError(
-                f"node {node!r} has {len(reads)} reads and an inplace, view or updates: its in-edges need `at`,"
-                " the input positions"
-            )
+            wanted = "its in-edges need `at`, the input positions"
+            raise GraphError(f"node {node!r} has {len(reads)} reads and an inplace, view or updates: {wanted}")
         reads.sort(key=lambda entry: entry[1:])
     elif len(given) < len(reads):
         missing = next(entry[1] for entry in reads if entry[0] is None)
-        raise GraphError(
-            f"node {node!r}: the edge from {missing!r} has no `at`, but others have; give it on all or none"
-        )
+        where = f"the edge from {missing!r} has no `at`, but others have"
+        raise GraphError(f"node {node!r}: {where}; give it on all or none")
     else:
         reads.sort()
-        if [entry[0] for entry in reads] != list(range(len(reads))):
-            raise GraphError(
-                f"node {node!r}: `at` gives input positions {[entry[0] for entry in reads]}, expected"
-                f" 0..{len(reads) - 1}"
-            )
+        positions = [position for position, *_ in reads]
+        if positions != list(range(len(reads))):
+            raise GraphError(f"node {node!r}: `at` gives input positions {positions}, expected 0..{len(reads) - 1}")
     return tuple(name if single[name] else f"{name}:{output}" for _, name, output in reads)
 
 
@@ -360,9 +357,8 @@ def program_order(graph: nx.DiGraph) -> list[Hashable]:
                 heapq.heappush(ready, rank[reader])
     if len(stable) < len(order):
         cycle = [source for source, _target, *_ in nx.find_cycle(graph)]
-        raise GraphError(
-            f"the graph has a cycle: {' -> '.join(map(repr, cycle[:8]))}{' ...' if len(cycle) > 8 else ''}"
-        )
+        more = " ..." if len(cycle) > 8 else ""
+        raise GraphError(f"the graph has a cycle: {' -> '.join(map(repr, cycle[:8]))}{more}")
     return stable
 
 
@@ -371,13 +367,12 @@ def _unread(
 ) -> set[Hashable]:
     """Nodes none of whose outputs anybody reads."""
     read = {value for values, _ in wiring.values() for value in values}
-    return {
-        node
-        for node, normal in nodes.items()
-        if not (
-            str(node) in read if normal["count"] == 1 else any(f"{node}:{o}" in read for o in range(normal["count"]))
-        )
-    }
+    return {node for node, normal in nodes.items() if read.isdisjoint(_values(str(node), normal["count"]))}
+
+
+def _values(name: str, count: int) -> tuple[str, ...]:
+    """Names of the outputs of a node."""
+    return (name,) if count == 1 else tuple([f"{name}:{o}" for o in range(count)])
 
 
 def _op(name: str, normal: Mapping[str, Any], reads: tuple[str, ...], after: tuple[str, ...], *, unread: bool) -> Op:
@@ -389,27 +384,8 @@ def _op(name: str, normal: Mapping[str, Any], reads: tuple[str, ...], after: tup
     kept = output if isinstance(output, tuple) else tuple(range(count)) if output else ()
     shapes = _per_output(normal["shape"], count, _shape)
     dtypes = _per_output(normal["dtype"], count, _dtype)
-    tensors = tuple(
-        Tensor(name if count == 1 else f"{name}:{o}", sizes[o], o in kept, shapes[o], dtypes[o]) for o in range(count)
-    )
-    return Op(
-        name=name,
-        outputs=tensors,
-        reads=reads,
-        after=after,
-        cost=normal["cost"],
-        workspace=normal["workspace"],
-        kind=normal["kind"],
-        phase=normal["phase"],
-        view=normal["view"],
-        updates=normal["updates"],
-        inplace=normal["inplace"],
-        recomputable=normal["recomputable"],
-        stage=normal["stage"],
-        op=normal["op"],
-        flops=normal["flops"],
-        module=normal["module"],
-    )
+    tensors = [Tensor(value, sizes[o], o in kept, shapes[o], dtypes[o]) for o, value in enumerate(_values(name, count))]
+    return Op(name, tuple(tensors), reads, after, **{key: normal[key] for key in _OF_OP})
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
@@ -427,9 +403,7 @@ def _dtype(value: Any) -> str | None:
 
 
 def _per_output(value: Any, count: int, read: Callable[[Any], Any]) -> tuple[Any, ...]:
-    """A report attribute for each output, from one for all or one for each; what does not parse is dropped: nothing
-    depends on it.
-    """
+    """A report attribute of each output, given once for all or for each; what does not parse is dropped."""
     shared = read(value)
     if shared is not None:
         return (shared,) * count

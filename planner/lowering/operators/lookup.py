@@ -55,11 +55,8 @@ def operator(op: str, *, node: str, outputs: int = 1) -> Operator:
     row = find_row(op)
     if row is None:
         reason = refusal(op)
-        because = (
-            f": {reason}"
-            if reason is not None
-            else "; give the node saves=, what its backward reads, e.g. (('in', 0),)"
-        )
+        remedy = "; give the node saves=, what its backward reads, e.g. (('in', 0),)"
+        because = remedy if reason is None else f": {reason}"
         raise GraphError(f"node {node!r}: no rule for op type {op!r}{because}")
     if row.fewer is not None and outputs < row.outputs:
         row = row.fewer
