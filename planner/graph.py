@@ -117,10 +117,8 @@ class Graph:
             self.op_named[op.name] = op
             for tensor in op.outputs:
                 if tensor.name in self.tensors:
-                    raise GraphError(
-                        f"two values are named {tensor.name!r}; rename op {op.name!r} or"
-                        f" {self.producer[tensor.name].name!r}"
-                    )
+                    other = self.producer[tensor.name].name
+                    raise GraphError(f"two values are named {tensor.name!r}; rename op {op.name!r} or {other!r}")
                 self.tensors[tensor.name] = tensor
                 self.producer[tensor.name] = op
                 total += tensor.nbytes
@@ -129,9 +127,8 @@ class Graph:
                 raise GraphError(f"op {op.name!r}: sizes add up to more than 2**62 bytes")
             total_cost += min(op.cost, MAX_COST * 2)  # an int may be larger than any float
             if total_cost > MAX_COST:
-                raise GraphError(
-                    f"op {op.name!r}: costs add up to more than {MAX_COST:.1e}; give them in a larger unit"
-                )
+                most = f"{MAX_COST:.1e}; give them in a larger unit"
+                raise GraphError(f"op {op.name!r}: costs add up to more than {most}")
         self.storage_root: Final = _storage_roots(self)
         _check_versions(self)
 
@@ -160,11 +157,8 @@ class Graph:
                 needed.update(op.reads)
                 needed.update(t.name for t in op.outputs)
                 after.update(op.after)
-        return tuple(
-            op.name
-            for op in self.ops
-            if op.outputs and not op.resident and not any(t.name in needed for t in op.outputs)
-        )
+        made = [op for op in self.ops if op.outputs and not op.resident]
+        return tuple(op.name for op in made if needed.isdisjoint(t.name for t in op.outputs))
 
     def on_resident(self, value: str) -> bool:
         """True if the value lies on the storage of an input, a parameter or a state."""
@@ -267,10 +261,8 @@ def _check_op(op: Op, graph: Graph) -> None:
         for pair in pairs:
             i, o = pair[0], pair[1]
             if not 0 <= i < len(op.reads) or not 0 <= o < len(op.outputs):
-                raise GraphError(
-                    f"{where}: {attribute} pair {tuple(pair)} is out of range ({len(op.reads)} inputs,"
-                    f" {len(op.outputs)} outputs)"
-                )
+                has = f"{len(op.reads)} inputs, {len(op.outputs)} outputs"
+                raise GraphError(f"{where}: {attribute} pair {tuple(pair)} is out of range ({has})")
             if attribute == "view" and pair[2] < 0:  # type: ignore[misc]
                 raise GraphError(f"{where}: view {tuple(pair)} has a negative byte offset")
             if attribute != "inplace":
@@ -314,15 +306,13 @@ def _check_versions(graph: Graph) -> None:
     for op in graph.ops:
         for value in op.reads:
             if value in killer:
-                raise GraphError(
-                    f"op {op.name!r} reads {value!r} after op {killer[value]!r} updated it; order {op.name!r} before it"
-                )
+                after = f"after op {killer[value]!r} updated it"
+                raise GraphError(f"op {op.name!r} reads {value!r} {after}; order {op.name!r} before it")
         for i, o, identity in op.inplace:
             for shared in (root[op.reads[i]], root[op.outputs[o].name]):
                 if identity and shared in updated_roots:
-                    raise GraphError(
-                        f"op {op.name!r}: identity in-place pair ({i}, {o}) on storage {shared!r}, which is updated"
-                    )
+                    pair = f"identity in-place pair ({i}, {o})"
+                    raise GraphError(f"op {op.name!r}: {pair} on storage {shared!r}, which is updated")
         for i, _ in op.updates:
             for older in names.get(root[op.reads[i]], ()):
                 killer[older] = op.name
@@ -332,6 +322,5 @@ def _check_versions(graph: Graph) -> None:
                 names.setdefault(root[tensor.name], []).append(tensor.name)
     for value, op_name in killer.items():
         if graph.tensors[value].output:
-            raise GraphError(
-                f"value {value!r} is an output, but op {op_name!r} updates it in place; make the new version the output"
-            )
+            remedy = "make the new version the output"
+            raise GraphError(f"value {value!r} is an output, but op {op_name!r} updates it in place; {remedy}")

@@ -56,8 +56,7 @@ def execute(
     scale: int = 1,
     expected: Mapping[str, Content] | None = None,
 ) -> Execution:
-    """Run a schedule in one arena at the allocation's offsets; every value made or read must be what a plain run makes
-    it.
+    """Run a schedule in one arena at the allocation's offsets; every value must be what a plain run makes it.
 
     An op damages the buffers of its new outputs and its workspace before it reads, so that one lying over a live input
     shows. Bytes are all that is judged. What leaves no trace in them is left to `simulate`: order-only edges, ops
@@ -65,12 +64,10 @@ def execute(
     stated lifetimes of buffers, the budget.
 
     Args:
-        scale: sizes are divided by it and rounded up, no byte becomes none. Addresses keep their order, and any two
-            buffers of which one byte overlaps still overlap, so a scaled run finds every wrong step and wrong offset
-            that a full one finds (either may
-            miss bytes that happen to be equal: one chance in 256 for each). It is blind to what is finer than `scale`
-                bytes inside
-            a storage: a view's offset off by less may fall on the same byte.
+        scale: sizes are divided by it and rounded up, so that no size becomes 0. Addresses keep their order, and two
+            buffers that overlap by a byte still overlap: a scaled run finds every wrong step and offset that a full
+            run finds (each may miss bytes that are equal by chance, one in 256). Inside a storage it sees nothing
+            finer than `scale` bytes: an offset of a view that is off by less may fall on the same byte.
         expected: `reference(graph, scale=scale)`, to run many plans of a graph.
     Raises:
         VerificationError: names the value whose bytes differ, who found it, and the step that damaged it; or a missing
@@ -187,9 +184,7 @@ class _Machine:
     def _targets(
         self, op: Op, run: int, inputs: list[Instance], kept: set[str], pairs: dict[int, int]
     ) -> tuple[dict[int, Storage], dict[int, Storage]]:
-        """Where outputs go that are neither views nor updates: to buffers of their own, or to storages they take
-        over.
-        """
+        """Where outputs go that are neither views nor updates: to own buffers, or to storages they take over."""
         own: dict[int, Storage] = {}
         taken: dict[int, Storage] = {}
         aliased = {o for _, o, *_ in (*op.updates, *op.view)}
@@ -200,15 +195,13 @@ class _Machine:
             if storage is not None:
                 own[o] = storage
                 continue
-            # no rule makes the others happen, but whoever left out the buffer meant one of them: the bytes will tell
-            unlawful = (
-                i for i, out, _ in op.inplace if out == o and inputs[i].storage.size == self.mixer.size(tensor.nbytes)
-            )
+            # A packer that left out the buffer meant a pair, perhaps an unlawful one: the bytes will tell.
+            size = self.mixer.size(tensor.nbytes)
+            unlawful = (i for i, out, _ in op.inplace if out == o and inputs[i].storage.size == size)
             i = pairs.get(o, next(unlawful, None))
             if tensor.name in kept or i is None:
-                raise VerificationError(
-                    f"{tensor.name!r}, execution {run}, has no buffer, and no in-place input to lie on"
-                )
+                missing = "has no buffer, and no in-place input to lie on"
+                raise VerificationError(f"{tensor.name!r}, execution {run}, {missing}")
             taken[o] = inputs[i].storage
         return own, taken
 
@@ -253,9 +246,8 @@ class _Machine:
             for tensor in op.outputs if op.resident else ():
                 value = newest[tensor.name]
                 if value not in self.located:
-                    raise VerificationError(
-                        f"at the end: nothing has made {value!r}, the newest version of {tensor.name!r}"
-                    )
+                    missing = f"{value!r}, the newest version of {tensor.name!r}"
+                    raise VerificationError(f"at the end: nothing has made {missing}")
                 self._check(self.located[value], None, "ends with")
 
     def _located(self, index: int, op: Op, value: str) -> Instance:

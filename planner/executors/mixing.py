@@ -1,6 +1,4 @@
-"""What an op computes: outputs whose every byte depends on every byte of the inputs; and how large they are once
-scaled.
-"""
+"""What an op computes, outputs whose every byte depends on every byte of the inputs, and their scaled sizes."""
 
 from __future__ import annotations
 
@@ -72,12 +70,6 @@ def random_words(count: int) -> Words:
 
 
 def identical(graph: Graph, op: Op, o: int) -> list[int]:
-    """Input positions whose storage the output equals byte for byte: identity pairs of equal size, which may alias
-    while both live.
-    """
-    nbytes = op.outputs[o].nbytes
-    return [
-        i
-        for i, out, same in op.inplace
-        if same and out == o and graph.tensors[graph.storage_root[op.reads[i]]].nbytes == nbytes
-    ]
+    """Input positions whose storage the output equals byte for byte: identity pairs of equal size."""
+    sizes = {i: graph.tensors[graph.storage_root[op.reads[i]]].nbytes for i, _, _ in op.inplace}
+    return [i for i, out, same in op.inplace if same and out == o and sizes[i] == op.outputs[o].nbytes]

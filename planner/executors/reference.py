@@ -63,9 +63,8 @@ def reference(graph: Graph, *, scale: int = 1) -> dict[str, Content]:
                 continue
             same = [read[i].storage for i in identical(graph, op, o)]
             if any(not np.array_equal(other, same[0]) for other in same[1:]):
-                raise GraphError(
-                    f"op {op.name!r}: identity in-place pairs say that {tensor.name!r} equals inputs that differ"
-                )
+                claim = f"{tensor.name!r} equals inputs that differ"
+                raise GraphError(f"op {op.name!r}: identity in-place pairs say that {claim}")
             fresh = same[0].copy() if same else mixer.mixed(op, o, mixer.size(tensor.nbytes), digests)
             contents[tensor.name] = Content(fresh, 0, len(fresh))
     for content in contents.values():

@@ -38,9 +38,7 @@ class Instance(NamedTuple):
 
 
 class Layout:
-    """Scaled addresses: the gap between two neighbouring ends of buffers is divided and rounded up, so that none
-    closes.
-    """
+    """Scaled addresses: gaps between neighbouring ends of buffers are divided and rounded up, so that none closes."""
 
     def __init__(self, graph: Graph, allocation: Allocation, scale: int) -> None:
         self.scale = scale
@@ -57,17 +55,10 @@ class Layout:
         for buffer in allocation.buffers:
             nbytes = _needed_bytes(graph, buffer)
             if buffer.offset < 0 or base + buffer.offset + nbytes > top:
-                raise VerificationError(
-                    f"buffer of {buffer.value!r}, execution {buffer.execution}, lies outside the arena"
-                )
+                where = f"{buffer.value!r}, execution {buffer.execution}"
+                raise VerificationError(f"buffer of {where}, lies outside the arena")
             self._spans[buffer.value, buffer.execution, buffer.workspace] = base + buffer.offset, nbytes
-        points = sorted(
-            {
-                0,
-                *(start for start, _ in self._spans.values()),
-                *(start + nbytes for start, nbytes in self._spans.values()),
-            }
-        )
+        points = sorted({0}.union(*((start, start + nbytes) for start, nbytes in self._spans.values())))
         self._places = {0: 0}
         for before, point in pairwise(points):
             self._places[point] = self._places[before] - (before - point) // scale
@@ -101,12 +92,9 @@ def automatic_scale(graph: Graph, allocation: Allocation, *, limit_bytes: int = 
     arena = residents + allocation.arena_bytes - allocation.resident_bytes
     arrays = 0
     for op in graph.ops:
-        viewed = {o for _, o, _ in op.view}
-        arrays += sum(
-            graph.tensors[graph.storage_root[tensor.name]].nbytes
-            for o, tensor in enumerate(op.outputs)
-            if o not in viewed
-        )
+        viewed = {op.outputs[o].name for _, o, _ in op.view}
+        made = (graph.storage_root[tensor.name] for tensor in op.outputs if tensor.name not in viewed)
+        arrays += sum(graph.tensors[root].nbytes for root in made)
     scale = 1
     while max(arena, arrays) > scale * limit_bytes:
         scale *= 2

@@ -1,5 +1,4 @@
-"""The training step as it will run: optimizer, accumulation over micro-batches, master weights and the way the update
-is done.
+"""The training step as it will run: optimizer, accumulation over micro-batches, master weights, way of the update.
 
 A program in, a program out: what an option changes is written as ops, so that the judge and every search see it.
 """
@@ -11,24 +10,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, final
 
-import msgspec
+from msgspec.structs import replace
 
 from planner.errors import GraphError, PlannerError
 from planner.graph import Graph, Op, Tensor
-from planner.lowering.operators.lookup import DTYPE_BYTES
+from planner.lowering.operators.lookup import DTYPE_BYTES, is_float
 
 Gradients = Literal["released", "zeroed"]
 Update = Literal["fused", "per-tensor", "multi-tensor"]
 
 #: Per optimizer, its states; each has the size of the parameter. In all: 2, 3, 3, 3, 4 and 4 times the parameter bytes.
 OPTIMIZER_STATES: Final[Mapping[str, tuple[str, ...]]] = {
-    "sgd": (),
-    "momentum": ("momentum",),
-    "adagrad": ("sum_sq",),
-    "rmsprop": ("mean_sq",),
-    "adam": ("exp_avg", "exp_avg_sq"),
-    "adamw": ("exp_avg", "exp_avg_sq"),
-}
+    "sgd": (), "momentum": ("momentum",), "adagrad": ("sum_sq",), "rmsprop": ("mean_sq",),
+    "adam": ("exp_avg", "exp_avg_sq"), "adamw": ("exp_avg", "exp_avg_sq"),
+}  # fmt: skip
 UPDATES: Final[tuple[Update, ...]] = ("fused", "per-tensor", "multi-tensor")
 
 
@@ -90,62 +85,49 @@ def training_step(graph: Graph, options: StepOptions, *, first: bool = False) ->
     if not targets and not options.lowering:
         return graph
     names = [target.op.name for target in targets if target.op is not None]
-    twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
-    if twice is not None:
-        raise GraphError(
-            f"op {twice!r} updates by several gradients or parameters at once: only the step as it is can be estimated"
-        )
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        reason = "only the step as it is can be estimated"
+        raise GraphError(f"op {twice!r} updates by several gradients or parameters at once: {reason}")
     return _Writer(graph, targets, options, first=first).written()
 
 
 def _why_no_update(graph: Graph) -> str:
     kept = any(graph.on_resident(op.reads[i]) for op in graph.ops if op.phase == "backward" for i, _ in op.updates)
     if kept:
-        return (
-            "its backward pass adds to gradient buffers, and what updates by them is not in it; estimate it"
-            " without an optimizer"
-        )
+        found = "its backward pass adds to gradient buffers, and what updates by them is not in it"
+        return f"{found}; estimate it without an optimizer"
     return "give a training step, or a forward DAG"
 
 
 def _without_states(graph: Graph) -> Graph:
-    """The first iteration of the graph as it is: what only updates use comes into being just before the first of
-    them.
-    """
+    """The first iteration of the graph as it is: what only updates use is made just before the first of them."""
     states = {state for target in targets_of(graph) for state in target.states}
     for op in graph.ops:
         if op.phase != "update":
             states.difference_update(op.reads)
     if not states:
         return graph
-    fresh = [
-        msgspec.structs.replace(op, kind="op", phase="update", recomputable=False, cost=0.0, op="OptimizerState")
-        for op in graph.ops
-        if op.name in states
-    ]
+    fresh = [replace(_made_once(op), cost=0.0, op="OptimizerState") for op in graph.ops if op.name in states]
     kept = [op for op in graph.ops if op.name not in states]
     place = next(k for k, op in enumerate(kept) if not states.isdisjoint(op.reads))
     return Graph([*kept[:place], *fresh, *kept[place:]], name=graph.name)
 
 
 def targets_of(graph: Graph) -> tuple[Target, ...]:
-    """Every gradient of a parameter with the op that updates by it; where nothing is updated, outputs of a parameter's
-    size.
-    """
+    """Every gradient of a parameter with the op that updates by it; without updates, outputs of a parameter's size."""
     found = []
     for op in graph.ops:
-        parameters = [
-            op.reads[i] for i, _ in op.updates if graph.producer[graph.storage_root[op.reads[i]]].kind == "parameter"
-        ]
+        updated = [i for i, _ in op.updates]
+        roots = {i: graph.producer[graph.storage_root[op.reads[i]]] for i in updated}
+        parameters = [op.reads[i] for i in updated if roots[i].kind == "parameter"]
         if not parameters:
             continue
-        updated = {i for i, _ in op.updates}
         gradients = [value for i, value in enumerate(op.reads) if i not in updated and _may_be_gradient(graph, value)]
-        states = tuple(op.reads[i] for i, _ in op.updates if graph.producer[op.reads[i]].kind == "state")
+        states = tuple(op.reads[i] for i in updated if graph.producer[op.reads[i]].kind == "state")
         count = max(len(parameters), len(gradients)) if gradients else 0
-        found += [
-            Target(parameters[k % len(parameters)], gradients[k % len(gradients)], op, states) for k in range(count)
-        ]
+        for k in range(count):
+            found.append(Target(parameters[k % len(parameters)], gradients[k % len(gradients)], op, states))
     if found:
         return tuple(found)
     sizes = {t.nbytes for op in graph.ops if op.kind == "parameter" for t in op.outputs}
@@ -209,27 +191,16 @@ class _Writer:
             if op.resident or op.name in self.updates or (op.phase == "update" and not last):
                 continue
             kept = tuple(t.output and last and not (accumulate and t.name in self.by_gradient) for t in op.outputs)
-            after = tuple(
-                name if graph.op_named[name].resident else name + suffix
-                for name in op.after
-                if name not in self.updates
-            )
+            before = (name for name in op.after if name not in self.updates)
+            after = tuple(name if graph.op_named[name].resident else name + suffix for name in before)
             reads = tuple(map(value, op.reads))
             workspace = op.workspace + (im2col_bytes(graph, op) if self.options.lowering else 0)
             if not suffix and (kept, reads, after, workspace) == (_kept(op), op.reads, op.after, op.workspace):
                 self.ops.append(op)
             else:
-                outputs = tuple(
-                    _renamed(t, t.name + suffix, output=output) for t, output in zip(op.outputs, kept, strict=True)
-                )
-                changed = {
-                    "name": op.name + suffix,
-                    "outputs": outputs,
-                    "reads": reads,
-                    "after": after,
-                    "workspace": workspace,
-                }
-                self.ops.append(msgspec.structs.replace(op, **changed))
+                made = (_renamed(t, t.name + suffix, output=o) for t, o in zip(op.outputs, kept, strict=True))
+                changed = {"outputs": tuple(made), "reads": reads, "after": after, "workspace": workspace}
+                self.ops.append(replace(op, name=op.name + suffix, **changed))
             for _, o in op.updates:
                 root = graph.storage_root[op.outputs[o].name]
                 if graph.producer[root].resident:
@@ -250,30 +221,18 @@ class _Writer:
         value = gradient.name + suffix
         if buffer is None:
             # The gradient is the buffer from now on, if nothing else lies on it.
-            alone = (
-                len(self.by_gradient[gradient.name]) == 1 and self.graph.storage_root[gradient.name] == gradient.name
-            )
+            one = len(self.by_gradient[gradient.name]) == 1
+            alone = one and self.graph.storage_root[gradient.name] == gradient.name
             if alone and not any(op.outputs[o].name == gradient.name and identity for _, o, identity in op.inplace):
                 self.buffers[target.parameter] = value
                 return
-            name = f"{target.parameter}.grad"
-            made, pairs = (_renamed(gradient, name, output=keep),), ((0, 0, False),)
-            self.ops.append(Op(name, made, (value,), cost=0.0, phase="backward", op="GradientBuffer", inplace=pairs))
+            name, reads = f"{target.parameter}.grad", (value,)
+            fresh = Op(name, reads=reads, cost=0.0, phase="backward", op="GradientBuffer", inplace=((0, 0, False),))
         else:
             name = f"{target.parameter}.accumulate{suffix}"
-            made = (_renamed(gradient, name, output=keep),)
-            self.ops.append(
-                Op(
-                    name,
-                    made,
-                    (buffer, value),
-                    cost=0.0,
-                    phase="backward",
-                    op="Accumulate",
-                    updates=((0, 0),),
-                    recomputable=False,
-                )
-            )
+            sums = Op(name, reads=(buffer, value), cost=0.0, phase="backward", op="Accumulate", recomputable=False)
+            fresh = replace(sums, updates=((0, 0),))
+        self.ops.append(replace(fresh, outputs=(_renamed(gradient, name, output=keep),)))
         self.buffers[target.parameter] = name
 
     def _write_updates(self) -> None:
@@ -300,42 +259,38 @@ class _Writer:
             for t in own:
                 state = Op(t.name, (t,), kind="state", cost=0.0, op="OptimizerState")
                 if self.first:
-                    fresh = msgspec.structs.replace(t, output=False)
-                    self.ops.append(
-                        msgspec.structs.replace(state, kind="op", phase="update", recomputable=False, outputs=(fresh,))
-                    )
+                    self.ops.append(replace(_made_once(state), outputs=(replace(t, output=False),)))
                 else:
                     residents.append(state)
         self.ops[:0] = residents
         temporary: tuple[str, ...] = ()
         if options.update == "multi-tensor":
-            nbytes = sum(scratch.values())
             temporary = ("update.temporary",)
-            self.ops.append(
-                Op(temporary[0], (Tensor(temporary[0], nbytes),), cost=0.0, phase="update", op="StepTemporary")
-            )
+            made = [Tensor(temporary[0], sum(scratch.values()))]
+            self.ops.append(Op(temporary[0], tuple(made), cost=0.0, phase="update", op="StepTemporary"))
         for k, target in enumerate(self.targets):
             old = target.op
             assert old is not None
             parameter = graph.tensors[target.parameter]
             versions = [parameter, *held[k], *masters[k]]
             names = [old.name] if len(versions) == 1 else [f"{old.name}:{o}" for o in range(len(versions))]
-            own_names = [t.name for t in versions[1:]]
-            reads = (self.newest.get(target.parameter, target.parameter), self.buffers[target.parameter], *own_names)
+            first = (self.newest.get(target.parameter, target.parameter), self.buffers[target.parameter])
             last = temporary if k == len(self.targets) - 1 else ()
-            self.ops.append(
-                msgspec.structs.replace(
-                    old,
-                    outputs=tuple(_renamed(t, name, output=True) for t, name in zip(versions, names, strict=True)),
-                    reads=(*reads, *last),
-                    workspace=old.workspace + (scratch[target.parameter] if options.update == "per-tensor" else 0),
-                    updates=((0, 0), *((2 + o, 1 + o) for o in range(len(versions) - 1))),
-                    view=(),
-                    inplace=(),
-                    after=tuple(name for name in old.after if name not in self.states),
-                    phase="update",
-                )
+            workspace = scratch[target.parameter] if options.update == "per-tensor" else 0
+            update = replace(
+                old,
+                outputs=tuple(_renamed(t, name, output=True) for t, name in zip(versions, names, strict=True)),
+                reads=(*first, *(t.name for t in versions[1:]), *last),
+                after=tuple(name for name in old.after if name not in self.states),
+                updates=((0, 0), *((2 + o, 1 + o) for o in range(len(versions) - 1))),
             )
+            workspace += old.workspace
+            self.ops.append(replace(update, workspace=workspace, view=(), inplace=(), phase="update"))
+
+
+def _made_once(state: Op) -> Op:
+    """An optimizer state that does not exist before the first update."""
+    return replace(state, kind="op", phase="update", recomputable=False)
 
 
 def _kept(op: Op) -> tuple[bool, ...]:
@@ -343,30 +298,23 @@ def _kept(op: Op) -> tuple[bool, ...]:
 
 
 def _renamed(tensor: Tensor, name: str, *, output: bool = False) -> Tensor:
-    return msgspec.structs.replace(tensor, name=name, output=output)
+    return replace(tensor, name=name, output=output)
 
 
 def _low_precision(tensor: Tensor) -> bool:
-    return (
-        tensor.dtype is not None
-        and DTYPE_BYTES.get(tensor.dtype, 4) <= 2
-        and "int" not in tensor.dtype
-        and tensor.dtype != "bool"
-    )
+    return tensor.dtype is not None and is_float(tensor.dtype) and DTYPE_BYTES.get(tensor.dtype, 4) <= 2
 
 
 def _as_float32(tensor: Tensor) -> Tensor:
-    return msgspec.structs.replace(
-        tensor, dtype="float32", nbytes=4 * (tensor.nbytes // DTYPE_BYTES[tensor.dtype or "float32"])
-    )
+    nbytes = 4 * (tensor.nbytes // DTYPE_BYTES[tensor.dtype or "float32"])
+    return replace(tensor, dtype="float32", nbytes=nbytes)
 
 
 def im2col_bytes(graph: Graph, op: Op) -> int:
-    """Bytes of the matrix a convolution unfolds its input into: N * C_in * k_h * k_w * H_out * W_out elements; 0 for a
-    1x1 kernel.
+    """Bytes of the matrix a convolution unfolds its input into, N * C_in * k_h * k_w * H_out * W_out elements.
 
-    The backward of a convolution needs one of the same size. The whole batch is unfolded at once, as the rule has it;
-    libraries that unfold image by image need 1/N of it.
+    A 1x1 kernel needs none, and the backward of a convolution needs one of the same size. The rule of thumb unfolds the
+    whole batch at once; libraries that unfold image by image need 1/N of it.
     """
     forward = graph.op_named.get(op.name.removesuffix(".bwd")) if op.op == "ConvGrad" else op
     if forward is None or forward.op != "Conv" or len(forward.reads) < 2:

@@ -27,28 +27,17 @@ COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X")
 INK, FAINT, ZONE = "#222222", "#767676", "#EDEDED"
 STYLE: Final[dict[str, Any]] = {
-    "font.family": ["DejaVu Sans", "sans-serif"],
-    "font.size": 10.0,
-    "axes.edgecolor": FAINT,
-    "axes.labelcolor": INK,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlesize": 12.0,
-    "axes.titleweight": "bold",
-    "figure.dpi": 100.0,
-    "grid.color": "#E2E2E2",
-    "grid.linewidth": 0.8,
-    "legend.frameon": False,
-    "savefig.dpi": 200.0,
+    "font.family": ["DejaVu Sans", "sans-serif"], "font.size": 10.0,
+    "axes.edgecolor": FAINT, "axes.labelcolor": INK, "axes.spines.right": False, "axes.spines.top": False,
+    "axes.titlesize": 12.0, "axes.titleweight": "bold",
+    "figure.dpi": 100.0, "savefig.dpi": 200.0,
+    "grid.color": "#E2E2E2", "grid.linewidth": 0.8, "legend.frameon": False,
+    "xtick.color": FAINT, "xtick.labelcolor": INK, "ytick.color": FAINT, "ytick.labelcolor": INK,
     "svg.fonttype": "none",  # text stays text: it can be searched, and read aloud
     "svg.hashsalt": "planner",
     "text.parse_math": False,  # names of nodes and strategies are no formulas
     "pdf.fonttype": 42,
-    "xtick.color": FAINT,
-    "xtick.labelcolor": INK,
-    "ytick.color": FAINT,
-    "ytick.labelcolor": INK,
-}
+}  # fmt: skip
 
 
 @contextmanager
@@ -92,10 +81,9 @@ def rendered(figure: Figure, suffix: str) -> bytes:
 def trade_off(curve: Curve) -> Figure:
     """Memory against recomputation: one stepped line a strategy, the Pareto front bold, what no plan can reach shaded.
 
-    A line holds at every memory from one plan's to the next's: with that much, this is the cheapest plan found. The
-    lower bound holds
-    from one budget down to the next: what nothing can do with more memory, nothing can do with less. Nothing is drawn
-    between, so that a jump is where a plan needs it. What is white between the bound and the front is not known.
+    A line holds from the memory of one plan to that of the next: with that much, this is the cheapest plan found. The
+    lower bound holds from one budget down to the next: what is impossible with more memory is impossible with less.
+    Steps are not slanted, so that each jump is where a plan needs it. White between bound and front is not known.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -134,17 +122,8 @@ def _legend(figure: Figure, entries: int) -> None:
 
 def _above(axes: Axes, where: float, points: float, text: str, side: str, colour: str) -> None:
     """Text above the axes, `points` above their upper edge; `where` is 0 at the left and 1 at the right."""
-    axes.annotate(
-        text,
-        (where, 1.0),
-        xycoords="axes fraction",
-        xytext=(0, points),
-        textcoords="offset points",
-        ha=side,
-        va="bottom",
-        fontsize=9,
-        color=colour,
-    )
+    above: dict[str, Any] = {"xycoords": "axes fraction", "xytext": (0, points), "textcoords": "offset points"}
+    axes.annotate(text, (where, 1.0), **above, ha=side, va="bottom", fontsize=9, color=colour)
 
 
 def _unit(nbytes: int) -> tuple[int, str]:
@@ -157,15 +136,12 @@ def _steps(points: tuple[Point, ...], curve: Curve, unit_bytes: int) -> tuple[li
     """(memory, overhead in %) of the distinct plans among points."""
     plans = {(p.arena_bytes, p.overhead) for p in points if p.arena_bytes is not None and p.overhead is not None}
     ordered = sorted(plans)
-    return [(arena + curve.memory.reserve) / unit_bytes for arena, _ in ordered], [
-        100 * overhead for _, overhead in ordered
-    ]
+    memory = [(arena + curve.memory.reserve) / unit_bytes for arena, _ in ordered]
+    return memory, [100 * overhead for _, overhead in ordered]
 
 
 def _top(curve: Curve) -> float:
-    """The highest overhead shown, in %: the front's, and of other plans up to twice that, so that one strategy leaves
-    room for the rest.
-    """
+    """The highest overhead shown, in %: the front's, and of other plans up to twice that."""
     front = max([0.0, *(p.overhead for p in curve.front if p.overhead is not None)])
     plans = max([0.0, *(p.overhead for p in curve.points if p.overhead is not None)])
     bounds = [curve.overhead_lower_bound(p) for p in curve.best if p.cost_lower_bound is not None]
@@ -177,17 +153,8 @@ def _top(curve: Curve) -> float:
 def _front(axes: Axes, curve: Curve, unit_bytes: int) -> None:
     memory, overhead = _steps(curve.front, curve, unit_bytes)
     if memory:
-        axes.step(
-            memory,
-            overhead,
-            where="post",
-            color=INK,
-            alpha=0.22,
-            linewidth=9,
-            solid_capstyle="round",
-            label="Pareto front",
-            zorder=2,
-        )
+        band: dict[str, Any] = {"color": INK, "alpha": 0.22, "linewidth": 9, "solid_capstyle": "round", "zorder": 2}
+        axes.step(memory, overhead, where="post", label="Pareto front", **band)
 
 
 def _line(axes: Axes, curve: Curve, place: int, unit_bytes: int, top: float) -> None:
@@ -201,30 +168,16 @@ def _line(axes: Axes, curve: Curve, place: int, unit_bytes: int, top: float) -> 
     notes += [f"up to +{max(overhead):.0f} %"] if max(overhead, default=0.0) > 1.08 * top else []
     label = shortened(strategy, 40) + (f" ({', '.join(notes)})" if notes else "")
     label = f" {label}" if label.startswith("_") else label  # a legend leaves out what begins with an underscore
-    axes.step(
-        memory,
-        overhead,
-        where="post",
-        color=COLOURS[place % len(COLOURS)],
-        marker=MARKERS[place % len(MARKERS)],
-        linewidth=1.5 + 0.9 * wider,
-        markersize=5.5 + 1.1 * wider,
-        markeredgecolor="white",
-        markeredgewidth=0.7,
-        label=label,
-        zorder=4 - place / len(curve.strategies),
-    )
+    sizes: dict[str, Any] = {"linewidth": 1.5 + 0.9 * wider, "markersize": 5.5 + 1.1 * wider, "markeredgewidth": 0.7}
+    sizes.update(zorder=4 - place / len(curve.strategies), markeredgecolor="white")
+    colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
+    axes.step(memory, overhead, where="post", color=colour, marker=marker, label=label, **sizes)
 
 
 def _bound(axes: Axes, curve: Curve, unit_bytes: int) -> None:
-    """The overhead that no plan is below, proven at each budget and so for less memory; shaded below, as all that is
-    impossible.
-    """
-    proven = [
-        (p.budget / unit_bytes, 100 * curve.overhead_lower_bound(p))
-        for p in curve.best
-        if p.cost_lower_bound is not None
-    ]
+    """The proven lower bound of overhead, a step from each budget down; below it all is shaded as impossible."""
+    bounds = [p for p in curve.best if p.cost_lower_bound is not None]
+    proven = [(p.budget / unit_bytes, 100 * curve.overhead_lower_bound(p)) for p in bounds]
     if not proven:
         return
     low = curve.least_budget / unit_bytes
@@ -233,9 +186,8 @@ def _bound(axes: Axes, curve: Curve, unit_bytes: int) -> None:
     overhead = [proven[0][1], *(least for _, least in proven), 0.0]
     area = axes.fill_between(memory, overhead, bottom, step="pre", facecolor=ZONE, linewidth=0, zorder=1)
     area.set_gid("impossible")
-    (line,) = axes.step(
-        memory, overhead, where="pre", color=INK, linewidth=1.1, label="lower bound (proven)", zorder=1.6
-    )
+    style: dict[str, Any] = {"color": INK, "linewidth": 1.1, "zorder": 1.6}
+    (line,) = axes.step(memory, overhead, where="pre", label="lower bound (proven)", **style)
     line.set_gid("lower-bound")
 
 
@@ -251,17 +203,8 @@ def _limits(axes: Axes, curve: Curve, unit_bytes: int, unit: str, top: float) ->
     zone.set_gid("infeasible")
     if low - left > 0.03 * (right - left):
         box = {"boxstyle": "round,pad=0.25", "facecolor": ZONE, "edgecolor": "none"}
-        axes.text(
-            (left + low) / 2,
-            0.5 * top,
-            "no plan fits",
-            rotation=90,
-            ha="center",
-            va="center",
-            color=FAINT,
-            fontsize=9,
-            bbox=box,
-        )
+        centred: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "center", "fontsize": 9}
+        axes.text((left + low) / 2, 0.5 * top, "no plan fits", color=FAINT, bbox=box, **centred)
     axes.axvline(low, color=INK, linewidth=1.0, zorder=1.5)
     axes.axvline(high, color=INK, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1.5)
     at_low, at_high = (low - left) / (right - left), (high - left) / (right - left)

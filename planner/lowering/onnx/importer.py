@@ -98,9 +98,8 @@ class _Importer:
         layout, draft = self.layout, self.draft
         for value in real_inputs(layout.model):
             if value.name in layout.needed:
-                self.values[value.name] = draft.resident(
-                    self._free_name(value.name), self._size(value.name, "input"), kind="input"
-                )
+                size = self._size(value.name, "input")
+                self.values[value.name] = draft.resident(self._free_name(value.name), size, kind="input")
             else:
                 self.pruned.append(value.name)
         for node in layout.nodes:
@@ -140,10 +139,8 @@ class _Importer:
     def _size(self, name: str, where: str) -> TensorType:
         size = self.sizes.get(name)
         if size is None:
-            raise GraphError(
-                f"{where}: no size could be inferred for value {name!r}; give dims= or batch=, or simplify"
-                " the file first"
-            )
+            remedy = "give dims= or batch=, or simplify the file first"
+            raise GraphError(f"{where}: no size could be inferred for value {name!r}; {remedy}")
         check_dtype(size, name, where)
         return size
 
@@ -168,12 +165,9 @@ class _Importer:
         return self.values[""]
 
     def _kind(self, name: str, size: TensorType) -> str:
-        """Weights are parameters; running statistics, initial states, masks and numbers such as an epsilon are
-        states.
-        """
-        return (
-            "parameter" if name in self.layout.weights and bool(size.shape) and name not in self.statistics else "state"
-        )
+        """Weights are parameters; running statistics, initial states, masks and lone numbers are states."""
+        trained = name in self.layout.weights and bool(size.shape) and name not in self.statistics
+        return "parameter" if trained else "state"
 
     def _write(self, node: Any) -> None:
         """One node of the file, as one op or, in training, with what training adds to it."""
@@ -183,11 +177,8 @@ class _Importer:
         live = [k for k, output in enumerate(node.output) if output in self.layout.needed]
         made = 1 + max(live)
         module = {"module": scope} if (scope := module_of(node)) else {}
-        if (
-            node.op_type == "BatchNormalization"
-            and self.training
-            and all(x in self.layout.constants for x in names[3:5])
-        ):
+        fixed = self.layout.constants.issuperset(names[3:5])
+        if node.op_type == "BatchNormalization" and self.training and fixed:
             self.draft.batch_norm(name, reads[0], reads[1], reads[2], (reads[3], reads[4]), **module)
         elif node.op_type == "Dropout" and self.training:
             self.draft.dropout(name, reads[0], **module)
@@ -200,11 +191,8 @@ class _Importer:
                 reads.append(self.draft.generator_state(self._free_name(f"{name}.rng"), **module))
                 types.append(self.draft.types[reads[-1]])
             self.draft.apply(name, node.op_type, reads, outputs, types=types, params=params_of(node), **module)
-        count = (
-            len(self.draft.graph.nodes[name]["nbytes"])
-            if isinstance(self.draft.graph.nodes[name]["nbytes"], tuple)
-            else 1
-        )
+        nbytes = self.draft.graph.nodes[name]["nbytes"]
+        count = len(nbytes) if isinstance(nbytes, tuple) else 1
         for k, output in enumerate(node.output):
             if k in live and k < count and not (node.op_type == "BatchNormalization" and k):
                 self.values[output] = Value(name, k)
@@ -216,18 +204,15 @@ class _Importer:
         # outputs between may have no name, and training keeps the gates of each step
         if node.op_type in ("LSTM", "GRU", "RNN"):
             count = {"LSTM": 4, "GRU": 3, "RNN": 2}[node.op_type] if self.training else made
-            return list(
-                sizes_of(node.op_type, node=title(node), inputs=types, outputs=count, params=params_of(node))[:count]
-            )
+            found = sizes_of(node.op_type, node=title(node), inputs=types, outputs=count, params=params_of(node))
+            return list(found[:count])
         outputs = [self._size(output, f"node {title(node)}") for output in node.output[:made]]
         if node.op_type in ("MaxPool", "TopK") and self.training and made == 1:
             outputs.append(TensorType(outputs[0].shape, "int64"))
         return outputs
 
     def _write_outputs(self) -> None:
-        """Make the file's outputs outputs; in training, values that the loss can read because nothing else reads them,
-        and it alone.
-        """
+        """Make the file's outputs outputs; in training, values that the loss and nothing else reads."""
         read: list[tuple[Any, int]] = []
         for name in self.layout.outputs:
             value = self.values.get(name)
@@ -236,9 +221,8 @@ class _Importer:
             if not self.training:
                 self.draft.mark_output(value)
             elif any(value.output in edge["reads"] for _, _, edge in self.draft.graph.out_edges(value.node, data=True)):
-                read.append(
-                    self.draft.apply(self._free_name(f"{name}.output"), "Identity", [value], [self.draft.types[value]])
-                )
+                same = self.draft.types[value]
+                read.append(self.draft.apply(self._free_name(f"{name}.output"), "Identity", [value], [same]))
             else:
                 read.append(value)
         if self.training:

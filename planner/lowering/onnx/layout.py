@@ -15,16 +15,8 @@ _CONSTANT_OPS: Final = ("Constant", "ConstantOfShape")
 _DRAWS: Final = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
 _SHAPE_OPS: Final = ("Shape", "Size")
 _PARAMS: Final = (
-    "kernel_shape",
-    "transA",
-    "transB",
-    "size",
-    "axis",
-    "equation",
-    "layout",
-    "q_num_heads",
-    "kv_num_heads",
-)
+    "kernel_shape", "transA", "transB", "size", "axis", "equation", "layout", "q_num_heads", "kv_num_heads",
+)  # fmt: skip
 # Values of an attribute under which an op's backward reads more than its row says.
 _ROWS_FOR: Final = {
     "Scatter": ("reduction", ("none", "add")), "ScatterElements": ("reduction", ("none", "add")),
@@ -68,18 +60,13 @@ class Layout:
                 if name and name in made:
                     raise GraphError(f"node {title(node)} makes {name!r}, which exists already")
             made.update(node.output)
-            inputs = [name for name in node.input if name]
-            folds = (
-                inputs
-                and all(name in constants for name in inputs)
-                and not _is_nested(node)
-                and node.op_type not in _DRAWS
-            )
+            folds = self._follows(node, constants)
             if folds or node.op_type in _CONSTANT_OPS:
                 constants.update(node.output)
                 row = ONNX_OPERATORS.get(op_type(node))
                 if folds and row is not None and row.view:
-                    self.aliases[node.output[0]] = self.aliases.get(inputs[0], inputs[0])
+                    source = next(filter(None, node.input))
+                    self.aliases[node.output[0]] = self.aliases.get(source, source)
         for name in self.outputs:
             if name not in made:
                 raise GraphError(f"output {name!r} is made by no node")
@@ -89,16 +76,14 @@ class Layout:
         """Constants, and what is computed from shapes alone: every size is known once the inputs have theirs."""
         settled = set(self.constants)
         for node in self.nodes:
-            inputs = [name for name in node.input if name]
-            of_shapes = (
-                inputs
-                and all(name in settled for name in inputs)
-                and node.op_type not in _DRAWS
-                and not _is_nested(node)
-            )
-            if node.op_type in _SHAPE_OPS or of_shapes:
+            if node.op_type in _SHAPE_OPS or self._follows(node, settled):
                 settled.update(name for name in node.output if name)
         return settled
+
+    def _follows(self, node: Any, known: set[str]) -> bool:
+        """True if a node computes its outputs from known values alone."""
+        inputs = [name for name in node.input if name]
+        return bool(inputs) and known.issuperset(inputs) and node.op_type not in _DRAWS and not _is_nested(node)
 
     def _used(self) -> set[str]:
         """Values that the outputs are computed from, in whatever way."""
@@ -133,11 +118,8 @@ class Layout:
         row = ONNX_OPERATORS.get(op_type(node))
         if row is None:
             return []
-        return [
-            name
-            for k, name in enumerate(self.places(node))
-            if name and k not in row.untrained and row.gradient(k) is not None
-        ]
+        trained = (k not in row.untrained and row.gradient(k) is not None for k in range(len(node.input)))
+        return [name for name, flows in zip(self.places(node), trained, strict=False) if name and flows]
 
     def _stored(self) -> list[str]:
         """Floats of at least one dimension that the file holds, or fills with one number."""
@@ -146,11 +128,9 @@ class Layout:
         for node in self.nodes:
             if node.op_type in _CONSTANT_OPS:
                 given = [type_of(attribute.t) for attribute in node.attribute if attribute.name == "value"]
-                shaped = bool(given and given[0].shape) or any(
-                    attribute.name == "value_floats" for attribute in node.attribute
-                )
-                filled = node.op_type == "ConstantOfShape"
-                if (filled or shaped) and all(is_float(size.dtype) for size in given):
+                listed = any(attribute.name == "value_floats" for attribute in node.attribute)
+                shaped = listed or bool(given and given[0].shape) or node.op_type == "ConstantOfShape"
+                if shaped and all(is_float(size.dtype) for size in given):
                     names.append(node.output[0])
         return names
 
@@ -161,11 +141,8 @@ class Layout:
         """
         row = ONNX_OPERATORS.get(op_type(node))
         static = row.static if row is not None else ()
-        return [
-            name
-            for i, name in enumerate(node.input)
-            if name and (i not in static or (self.is_step and name not in self.constants))
-        ]
+        values = {i for i in static if self.is_step and i < len(node.input) and node.input[i] not in self.constants}
+        return [name for i, name in enumerate(node.input) if name and (i not in static or i in values)]
 
     def places(self, node: Any) -> list[str]:
         """The tensors a node reads, by the row's input positions: an omitted one before another is an empty name."""
@@ -213,9 +190,8 @@ class Layout:
 
         if node.op_type in TRAINING_OPS:
             return TRAINING_OPS[node.op_type]
-        version = max(
-            (opset.version for opset in self.model.opset_import if opset.domain in ("", "ai.onnx")), default=1
-        )
+        opsets = (opset.version for opset in self.model.opset_import if opset.domain in ("", "ai.onnx"))
+        version = max(opsets, default=1)
         try:
             return int(defs.get_schema(node.op_type, version, "").min_input)
         except Exception:  # onnx raises a type of its own; inference says what is wrong with an op of another version
@@ -239,9 +215,7 @@ def node_name(node: Any) -> str:
 
 
 def module_of(node: Any) -> str | None:
-    """The module whose scope an exporter wrote before the node's name; of a gradient node of onnxruntime's, its forward
-    node.
-    """
+    """The module whose scope an exporter wrote before a node's name, or onnxruntime before "_Grad"."""
     name = node_name(node).replace(":", "_")  # as nodes of the DAG are named
     forward, gradient, _ = name.partition("_Grad/")
     parts = scoped(forward) if gradient else scoped(name)[:-1] if "/" in name else ()
@@ -280,8 +254,5 @@ def params_of(node: Any) -> dict[str, Any]:
     """Attributes that FLOPs depend on."""
     from onnx import helper
 
-    return {
-        attribute.name: helper.get_attribute_value(attribute)
-        for attribute in node.attribute
-        if attribute.name in _PARAMS
-    }
+    given = (attribute for attribute in node.attribute if attribute.name in _PARAMS)
+    return {attribute.name: helper.get_attribute_value(attribute) for attribute in given}

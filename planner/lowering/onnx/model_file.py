@@ -40,9 +40,8 @@ def read_model(path: Path) -> Any:
         raise GraphError("reading an ONNX file needs the onnx package: pip install 'sublinear-planner[onnx]'") from None
     try:
         if path.stat().st_size > _MOST:
-            raise GraphError(
-                "is larger than 2 GiB, which no ONNX file can be; save its weights beside it, as external data"
-            )
+            remedy = "save its weights beside it, as external data"
+            raise GraphError(f"is larger than 2 GiB, which no ONNX file can be; {remedy}")
         model = onnx.load(str(path), format="protobuf", load_external_data=False)
     except GraphError:
         raise
@@ -62,9 +61,8 @@ def read_model(path: Path) -> Any:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
             if not location or not os.path.isfile(path.parent / location):
-                raise GraphError(
-                    f"initializer {tensor.name!r}: its external weights {location!r} are missing beside the file"
-                )
+                where = f"its external weights {location!r} are missing beside the file"
+                raise GraphError(f"initializer {tensor.name!r}: {where}")
             if math.prod(tensor.dims) <= _ARGUMENT_ELEMENTS:
                 _load_argument(tensor, path.parent)
     return model
@@ -74,17 +72,15 @@ def _check(model: Any) -> None:
     """Refuse what inference would read as something else.
 
     Raises:
-        GraphError: two inputs or initializers of one name, a size below 0, a sparse initializer, an operator set of the
-            future.
+        GraphError: two inputs or initializers of one name, a size below 0, a sparse initializer, a future operator set.
     """
     from onnx import defs
 
     newest = defs.onnx_opset_version()
     for opset in model.opset_import:
         if opset.domain in ("", "ai.onnx") and not 1 <= opset.version <= newest:
-            raise GraphError(
-                f"has operator set {opset.version}, and the onnx package here knows 1 to {newest}; install a newer one"
-            )
+            known = f"the onnx package here knows 1 to {newest}"
+            raise GraphError(f"has operator set {opset.version}, and {known}; install a newer one")
     for what, listed in (("inputs", model.graph.input), ("initializers", model.graph.initializer)):
         names = set[str]()
         for value in listed:
@@ -95,10 +91,8 @@ def _check(model: Any) -> None:
         if any(size < 0 for size in tensor.dims):
             raise GraphError(f"initializer {tensor.name!r} has a size below 0: {list(tensor.dims)}")
     for tensor in model.graph.sparse_initializer:
-        raise GraphError(
-            f"initializer {tensor.values.name!r} is sparse, and what it takes then depends on its values;"
-            " store it dense"
-        )
+        reason = "what it takes then depends on its values; store it dense"
+        raise GraphError(f"initializer {tensor.values.name!r} is sparse, and {reason}")
 
 
 def _inlined(model: Any) -> Any:
@@ -116,8 +110,7 @@ def _inlined(model: Any) -> Any:
 
 
 def _load_argument(tensor: Any, folder: Path) -> None:
-    """Read a small external tensor: it may be a shape, whose value inference needs. Sizes come from the file, never
-    from here.
+    """Read a small external tensor, which may be a shape whose value inference needs; its size stands in the file.
 
     Raises:
         GraphError: its bytes are not there.
@@ -127,15 +120,12 @@ def _load_argument(tensor: Any, folder: Path) -> None:
 
     try:
         load_external_data_for_tensor(tensor, str(folder))
-    except (
-        Exception
-    ) as error:  # a path that leaves the folder, an offset behind the end: the helper's errors have no common base
+    except Exception as error:  # a path that leaves the folder, an offset behind the end: without a common base
         text = " ".join(str(error).split())
         raise GraphError(f"initializer {tensor.name!r}: its external data cannot be read: {text}") from None
     if len(tensor.raw_data) != TensorType(tuple(tensor.dims), _dtype(tensor.data_type)).nbytes:
-        raise GraphError(
-            f"initializer {tensor.name!r}: its external data has {len(tensor.raw_data)} bytes, not those of its shape"
-        )
+        found = f"{len(tensor.raw_data)} bytes, not those of its shape"
+        raise GraphError(f"initializer {tensor.name!r}: its external data has {found}")
     tensor.data_location = onnx.TensorProto.DEFAULT
     del tensor.external_data[:]
 
@@ -178,14 +168,10 @@ def infer_sizes(model: Any, *, batch: int | None, dims: Mapping[str, int] | None
     if batch is None:
         return _infer(model, _input_shapes(model, None, bound), strict=True)
     shapes = _input_shapes(model, batch, bound)
-    reference = {
-        **shapes,
-        **{
-            value.name: (_file_batch(value), *shapes[value.name][1:])
-            for value in fed_inputs(model)
-            if shapes[value.name]
-        },
-    }
+    reference = dict(shapes)
+    for value in fed_inputs(model):
+        if shapes[value.name]:
+            reference[value.name] = (_file_batch(value), *shapes[value.name][1:])
     if reference != shapes:
         before = _infer(model, reference, strict=True)
         _check_reshapes(model, before, _infer(model, shapes, strict=False), batch)
@@ -197,25 +183,21 @@ def _bindings(model: Any, batch: int | None, dims: Mapping[str, int] | None) -> 
     for what, size in (("batch", batch), *(dims or {}).items()):
         if size is not None and (isinstance(size, bool) or not hasattr(size, "__index__") or not 1 <= size <= _MOST):
             raise GraphError(f"size of {what!r} is {size!r}, expected an int from 1 to {_MOST}")
-    names = {dim.dim_param for value in real_inputs(model) for dim in value.type.tensor_type.shape.dim if dim.dim_param}
-    places = {
-        f"{value.name}:{axis}" for value in real_inputs(model) for axis in range(len(value.type.tensor_type.shape.dim))
-    }
+    inputs = {value.name: value.type.tensor_type.shape.dim for value in real_inputs(model)}
+    names = {dim.dim_param for listed in inputs.values() for dim in listed if dim.dim_param}
+    places = {f"{name}:{axis}" for name, listed in inputs.items() for axis in range(len(listed))}
     for name in dims or {}:
         if name not in names | places:
-            raise GraphError(
-                f"no input has a dimension named {name!r}; named dimensions: {', '.join(sorted(names)) or 'none'}"
-            )
+            known = ", ".join(sorted(names)) or "none"
+            raise GraphError(f"no input has a dimension named {name!r}; named dimensions: {known}")
     bound = dict(dims or {})
     if batch is not None:
         for value in fed_inputs(model):
             first = next(iter(value.type.tensor_type.shape.dim), None)
             if first is not None and first.dim_param:
                 if bound.get(first.dim_param, batch) != batch:
-                    raise GraphError(
-                        f"batch={batch} and dims={{{first.dim_param!r}: {bound[first.dim_param]}}} name the"
-                        " same dimension"
-                    )
+                    given = f"{{{first.dim_param!r}: {bound[first.dim_param]}}}"
+                    raise GraphError(f"batch={batch} and dims={given} name the same dimension")
                 bound[first.dim_param] = batch
     return bound
 
@@ -235,17 +217,11 @@ def _input_shapes(model: Any, batch: int | None, bound: Mapping[str, int]) -> di
         shape: list[int] = []
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
             place = f"{value.name}:{axis}"
-            size = (
-                batch
-                if axis == 0 and batch is not None and value.name in fed
-                else bound.get(place, bound.get(dim.dim_param, dim.dim_value))
-            )
+            size = bound.get(place, bound.get(dim.dim_param, dim.dim_value))
+            size = batch if axis == 0 and batch is not None and value.name in fed else size
             if size < 1:  # exporters write -1 and 0 for "any", and may give two dimensions one name
-                option = f"dims={{{dim.dim_param or place!r}: size}}"
-                raise GraphError(
-                    f"input {value.name!r}: dimension {axis} has no size; give"
-                    f" {'batch= or ' if axis == 0 else ''}{option}"
-                )
+                options = f"{'' if axis else 'batch= or '}dims={{{dim.dim_param or place!r}: size}}"
+                raise GraphError(f"input {value.name!r}: dimension {axis} has no size; give {options}")
             shape.append(int(size))
         shapes[value.name] = tuple(shape)
     return shapes
@@ -261,9 +237,8 @@ def _infer(model: Any, shapes: Mapping[str, tuple[int, ...]], *, strict: bool) -
     bare.graph.name = "graph"
     bare.graph.node.extend(stand_ins(model.graph.node))
     for value in real_inputs(model):
-        bare.graph.input.append(
-            helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, shapes[value.name])
-        )
+        kind = value.type.tensor_type.elem_type
+        bare.graph.input.append(helper.make_tensor_value_info(value.name, kind, shapes[value.name]))
     for tensor in model.graph.initializer:
         if math.prod(tensor.dims) <= _ARGUMENT_ELEMENTS and tensor.data_location != onnx.TensorProto.EXTERNAL:
             bare.graph.initializer.append(tensor)
@@ -278,7 +253,7 @@ def _infer(model: Any, shapes: Mapping[str, tuple[int, ...]], *, strict: bool) -
     while None in types.values() and (settled := shape_values(bare, types)):
         _replace_nodes(bare, settled)
         before, types = types, _types_of(bare, strict=strict)
-        if sum(1 for found in types.values() if found is None) == sum(1 for found in before.values() if found is None):
+        if list(types.values()).count(None) == list(before.values()).count(None):
             break
     return {**types, **{tensor.name: type_of(tensor) for tensor in model.graph.initializer}}
 
@@ -348,8 +323,7 @@ def check_dtype(size: TensorType, name: str, where: str) -> None:
 def _check_reshapes(model: Any, before: Sizes, after: Sizes, batch: int) -> None:
     """Refuse a Reshape whose target has the file's batch written into it.
 
-    It either fails at another batch, or, worse, fits it into another dimension or drops it, and what follows does not
-    scale.
+    At another batch it fails, or fits the batch into another dimension, or drops it, and what follows does not scale.
     """
     for node in (node for node in model.graph.node if node.op_type == "Reshape"):
         old_in, old_out = before.get(node.input[0]), before.get(node.output[0])
@@ -359,9 +333,7 @@ def _check_reshapes(model: Any, before: Sizes, after: Sizes, batch: int) -> None
         lost = new_out is None or new_out.elements != new_in.elements
         frozen = new_out is not None and old_out.shape[:1] == new_out.shape[:1] == old_in.shape[:1]
         if lost or frozen:
+            target = f"{old_out.shape[0] if old_out.shape else 1} frozen in its target {list(old_out.shape)}"
+            remedy = "use the file's own batch, or export it with a free one"
             name = node.name or node.output[0]
-            raise GraphError(
-                f"node {name!r} (Reshape) has batch {old_out.shape[0] if old_out.shape else 1} frozen in its target"
-                f" {list(old_out.shape)}, so batch={batch} cannot pass; use the file's own batch, or export it"
-                " with a free one"
-            )
+            raise GraphError(f"node {name!r} (Reshape) has batch {target}, so batch={batch} cannot pass; {remedy}")

@@ -19,24 +19,15 @@ _STATISTICS_OPS: Final = ("BatchNormInternal", "BatchNormalization")
 _WEIGHTED_OPS: Final = ("Conv", "ConvTranspose", "Gemm", "MatMul", *_STATISTICS_OPS)
 # By op type, for each output the input whose type it has; None: see `_Twins.like`.
 _LIKE: Final[Mapping[str, tuple[Optional[int], ...]]] = {
-    "ReluGrad": (1,),
-    "Scale": (0,),
-    "DropoutGrad": (0,),
-    "SoftmaxCrossEntropyLossGrad": (1,),
-    "BatchNormInternal": (0, 3, 4, 3, 3),
-    "BatchNormalizationGrad": (1, 2, 2),
-    "ConvGrad": (1, 2, None),
-    "MaxPoolGrad": (None,),
-    "AveragePoolGrad": (None,),
-    "SplitTraining": (),
-    "ConcatTraining": (),
-    ACCUMULATOR: (),
-}
+    "ReluGrad": (1,), "Scale": (0,), "DropoutGrad": (0,), "SoftmaxCrossEntropyLossGrad": (1,), "SplitTraining": (),
+    "BatchNormInternal": (0, 3, 4, 3, 3), "BatchNormalizationGrad": (1, 2, 2), "ConvGrad": (1, 2, None),
+    "MaxPoolGrad": (None,), "AveragePoolGrad": (None,), "ConcatTraining": (), ACCUMULATOR: (),
+}  # fmt: skip
 #: The ops whose types are ruled here, with the inputs each must have; onnx knows those of its own.
 TRAINING_OPS: Final[Mapping[str, int]] = {
     "ReluGrad": 2, "Scale": 2, "DropoutGrad": 2, "SoftmaxCrossEntropyLossGrad": 3, "BatchNormInternal": 5,
-    "BatchNormalizationGrad": 5,
-    "ConvGrad": 3, "MaxPoolGrad": 2, "AveragePoolGrad": 1, "SplitTraining": 2, "ConcatTraining": 1, ACCUMULATOR: 2,
+    "BatchNormalizationGrad": 5, "ConvGrad": 3, "MaxPoolGrad": 2, "AveragePoolGrad": 1, "SplitTraining": 2,
+    "ConcatTraining": 1, ACCUMULATOR: 2,
 }  # fmt: skip
 # Small, harmless and exact on integers; nothing that makes a tensor larger than what it reads.
 _ARITHMETIC: Final = frozenset({
@@ -91,18 +82,15 @@ def stand_ins(nodes: Iterable[Any]) -> list[Any]:
     """
     from onnx import helper
 
-    listed = [
-        helper.make_node("Identity", node.input[:1], node.output[:1], name=node.name)
-        if node.op_type in _SHAPED_AS_READ
-        else node
-        for node in nodes
-    ]
+    def read_alike(node: Any) -> Any:
+        return helper.make_node("Identity", node.input[:1], node.output[:1], name=node.name)
+
+    listed = [read_alike(node) if node.op_type in _SHAPED_AS_READ else node for node in nodes]
     if not any(node.op_type in TRAINING_OPS for node in listed):
         return listed
     twins = _Twins(listed)
-    return [
-        stand_in for node in listed for stand_in in (twins.replaced(node) if node.op_type in TRAINING_OPS else (node,))
-    ]
+    replaced = (twins.replaced(node) if node.op_type in TRAINING_OPS else (node,) for node in listed)
+    return [stand_in for found in replaced for stand_in in found]
 
 
 class _Twins:
@@ -125,19 +113,13 @@ class _Twins:
             joined.attribute.extend(attribute for attribute in node.attribute if attribute.name == "axis")
             return [joined, *(_constant(name, TensorProto.INT64, len(node.input)) for name in node.output[1:2] if name)]
         pairs = [(self.like(node, k), name) for k, name in enumerate(node.output) if name]
-        return [
-            helper.make_node("Identity", [like], [name], name=node.name) for like, name in pairs if like is not None
-        ]
+        return [helper.make_node("Identity", [like], [name], name=node.name) for like, name in pairs if like]
 
     def like(self, node: Any, k: int) -> str | None:
         """The value whose type output `k` of a node has."""
         if node.op_type == "SplitTraining":  # back into what the concatenation joined
-            joined = self.maker.get(node.input[1]) if len(node.input) > 1 else None
-            return (
-                joined.input[k]
-                if joined is not None and joined.op_type == "ConcatTraining" and k < len(joined.input)
-                else None
-            )
+            joined = self._maker_of(node, "ConcatTraining")
+            return joined.input[k] if joined is not None and k < len(joined.input) else None
         positions = _LIKE[node.op_type]
         position = positions[k] if k < len(positions) else None
         if position is not None:
@@ -146,18 +128,22 @@ class _Twins:
             convolution = self.convolutions.get(tuple(node.input[1:3]))
             return convolution.input[2] if convolution is not None and len(convolution.input) > 2 else None
         if node.op_type == "MaxPoolGrad":
-            pool = self.maker.get(node.input[1]) if len(node.input) > 1 else None
-            return pool.input[0] if pool is not None and pool.op_type == "MaxPool" else None
+            pool = self._maker_of(node, "MaxPool")
+            return pool.input[0] if pool is not None else None
         named = _GRADIENT_NAME.fullmatch(node.output[k])  # an average pool's gradient reads nothing that has its shape
         return named[1] if named is not None and named[1] in self.names else None
+
+    def _maker_of(self, node: Any, op_type: str) -> Any:
+        """The node of this type that makes input 1 of a node, or None."""
+        maker = self.maker.get(node.input[1]) if len(node.input) > 1 else None
+        return maker if maker is not None and maker.op_type == op_type else None
 
 
 def _constant(name: str, dtype: int, length: int) -> Any:
     from onnx import helper
 
-    return helper.make_node(
-        "Constant", [], [name], value=helper.make_tensor(f"{name}.value", dtype, [length], [0] * length)
-    )
+    value = helper.make_tensor(f"{name}.value", dtype, [length], [0] * length)
+    return helper.make_node("Constant", [], [name], value=value)
 
 
 def shape_values(model: Any, types: Mapping[str, TensorType | None]) -> list[Any]:
@@ -177,17 +163,11 @@ def shape_values(model: Any, types: Mapping[str, TensorType | None]) -> list[Any
     for node in model.graph.node:
         if node.op_type in ("Shape", "Size") and (size := types.get(node.input[0])) is not None:
             chosen.append(_known_shape(node, size))
-        elif (
-            (node.op_type in _ARITHMETIC or _is_small_fill(node, types))
-            and node.input
-            and known.issuperset(filter(None, node.input))
-        ):
+        elif node.op_type in _ARITHMETIC or _is_small("ConstantOfShape", node, types):
+            if not node.input or not known.issuperset(filter(None, node.input)):
+                continue
             chosen.append(node)
-        elif (
-            node.op_type == "Constant"
-            and (size := types.get(node.output[0])) is not None
-            and size.elements <= _MOST_ELEMENTS
-        ):
+        elif _is_small("Constant", node, types):
             chosen.append(node)
             known.update(node.output)
             continue
@@ -200,25 +180,19 @@ def shape_values(model: Any, types: Mapping[str, TensorType | None]) -> list[Any
     from onnx.reference import ReferenceEvaluator
 
     outputs = [helper.make_empty_tensor_value_info(name) for name in found]
-    chain = helper.make_model(
-        helper.make_graph(chosen, "shapes", [], outputs, initializer=constants), opset_imports=model.opset_import
-    )
+    graph = helper.make_graph(chosen, "shapes", [], outputs, initializer=constants)
+    chain = helper.make_model(graph, opset_imports=model.opset_import)
     try:
         values = ReferenceEvaluator(chain).run(None, {})
     except Exception:  # whatever a damaged file makes of it; what stays untyped is refused by name later
         return []
-    return [
-        numpy_helper.from_array(value, name)
-        for name, value in zip(found, values, strict=True)
-        if value.size <= _MOST_ELEMENTS
-    ]
+    made = zip(found, values, strict=True)
+    return [numpy_helper.from_array(value, name) for name, value in made if value.size <= _MOST_ELEMENTS]
 
 
-def _is_small_fill(node: Any, types: Mapping[str, TensorType | None]) -> bool:
-    """True for a ConstantOfShape whose size is known, such as the zeros that exporters put before the padding they were
-    given.
-    """
-    size = types.get(node.output[0]) if node.op_type == "ConstantOfShape" else None
+def _is_small(op_type: str, node: Any, types: Mapping[str, TensorType | None]) -> bool:
+    """True for a node of this type whose size is known and small, such as zeros before the padding of an exporter."""
+    size = types.get(node.output[0]) if node.op_type == op_type else None
     return size is not None and size.elements <= _MOST_ELEMENTS
 
 

@@ -1,5 +1,4 @@
-"""A training graph as onnxruntime's tools write it: forward, backward and gradient accumulation are in the file
-already.
+"""A training graph as onnxruntime's tools write it: the file has forward, backward and gradient accumulation.
 
 It is read as what it is: nothing is differentiated, and no optimizer is added. Each parameter has a gradient buffer
 among the inputs, which its accumulator updates in place.
@@ -73,11 +72,8 @@ class Step:
         if position >= self.first_gradient:
             return "backward"
         types = [self.sizes.get(name) for name in node.output if name in self.layout.outputs]
-        return (
-            "loss"
-            if any(found is not None and found.elements == 1 and is_float(found.dtype) for found in types)
-            else "forward"
-        )
+        losses = [found for found in types if found is not None and found.elements == 1 and is_float(found.dtype)]
+        return "loss" if losses else "forward"
 
     def _size(self, name: str, where: str) -> TensorType:
         size = self.sizes.get(name)
@@ -115,38 +111,21 @@ class Step:
             self.values[output] = Value(name, k)
 
     def _accumulate(self, name: str, reads: list[Value], flag: list[TensorType], phase: str) -> None:
-        """Add a gradient to its buffer in place, in the module that made it; the file's own output is a flag that it
-        was done.
-        """
+        """Add a gradient to its buffer in place, in the module that made it; the file's own output is a flag."""
         module = self.draft.graph.nodes[reads[1].node].get("module")
-        buffer = self.draft.types[reads[0]]
-        self.draft.apply(
-            name,
-            ACCUMULATOR,
-            reads,
-            [*flag[:1], buffer],
-            phase=phase,
-            updates=((0, len(flag[:1])),),
-            recomputable=False,
-            module=module,
-        )
+        outputs = [*flag[:1], self.draft.types[reads[0]]]
+        further: dict[str, Any] = {"updates": ((0, len(outputs) - 1),), "recomputable": False, "module": module}
+        self.draft.apply(name, ACCUMULATOR, reads, outputs, phase=phase, **further)
 
     def _source(self) -> dict[str, Any]:
-        """What the file holds; a value is saved if a node before the first gradient op makes it and one from there on
-        reads it.
-        """
+        """What the file holds; a value is saved if a forward node makes it and a backward node reads it."""
         layout = self.layout
         forward, backward = layout.nodes[: self.first_gradient], layout.nodes[self.first_gradient :]
         made = {name for node in forward for name in node.output if name}
-        saved = [
-            self.sizes[name] for name in dict.fromkeys(name for node in backward for name in node.input if name in made)
-        ]
-        moving = [
-            self.sizes.get(name)
-            for node in layout.nodes
-            for name in node.output
-            if name and name not in layout.constants
-        ]
+        read = dict.fromkeys(name for node in backward for name in node.input)
+        saved = [self.sizes[name] for name in read if name in made]
+        moved = (name for node in layout.nodes for name in node.output if name and name not in layout.constants)
+        moving = [self.sizes.get(name) for name in moved]
         used = {name for node in layout.nodes for name in node.input} | set(layout.outputs)
         return {
             "path": str(self.path),
