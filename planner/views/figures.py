@@ -100,7 +100,7 @@ def trade_off(curve: Curve) -> Figure:
     measured = ("arena" if curve.allocator else "peak") + (" + reserve" if curve.memory.reserve else "")
     axes.set_xlabel(f"{measured} ({unit}{'' if curve.memory.scope == 'total' else ', residents left out'})")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=10, steps=[1, 2, 2.5, 5, 10], integer=unit_bytes == 1))
-    axes.set_ylabel("extra cost over keep-all")
+    axes.set_ylabel("extra cost over no recomputation")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda percent, _: f"{percent:g} %"))
     axes.grid(True)
     axes.set_axisbelow(True)
@@ -209,10 +209,10 @@ def _limits(axes: Axes, curve: Curve, unit_bytes: int, unit: str, top: float) ->
     axes.axvline(high, color=INK, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1.5)
     at_low, at_high = (low - left) / (right - left), (high - left) / (right - left)
     if low_bytes == high_bytes:
-        _above(axes, at_high, 4, f"no plan below keep-all {_size(high_bytes, unit_bytes, unit)}", "right", INK)
+        _above(axes, at_high, 4, f"no plan below {_size(high_bytes, unit_bytes, unit)}: no recomputation", "right", INK)
     else:
         _above(axes, at_low, 4, f"no plan below {_size(low_bytes, unit_bytes, unit)}", "left", INK)
-        _above(axes, at_high, 4, f"keep-all {_size(high_bytes, unit_bytes, unit)}", "right", INK)
+        _above(axes, at_high, 4, f"no recomputation {_size(high_bytes, unit_bytes, unit)}", "right", INK)
 
 
 def _size(nbytes: int, unit_bytes: int, unit: str) -> str:
