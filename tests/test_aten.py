@@ -12,6 +12,7 @@ from typing import Any
 import networkx as nx
 import pytest
 from naive import keep_all
+from offenders import every
 
 from planner.errors import GraphError
 from planner.lowering.assembly import Assembly
@@ -71,7 +72,7 @@ def row_of(fact: dict[str, Any]) -> Operator:
 
 def each(facts: list[dict[str, Any]]) -> Any:
     names = [f"{fact['op'].removeprefix('aten.')}-{k}" for k, fact in enumerate(facts)]
-    return pytest.mark.parametrize("fact", facts, ids=names)
+    return every("fact", facts, ids=names)
 
 
 def test_the_facts_are_those_of_the_version_named() -> None:
@@ -80,7 +81,7 @@ def test_the_facts_are_those_of_the_version_named() -> None:
     assert len(MEASURED) > 350
 
 
-@pytest.mark.parametrize("name", ATEN_OPERATORS)
+@every("name", ATEN_OPERATORS)
 def test_every_row_was_asked_for(name: str) -> None:
     assert name in {key(fact["op"]) for fact in FACTS}
 
@@ -145,7 +146,7 @@ def test_backward_reads_what_autograd_keeps(fact: dict[str, Any]) -> None:
         assert not ours & vain
 
 
-@pytest.mark.parametrize("fact", NODES, ids=[fact["op"] for fact in NODES])
+@every("fact", NODES, ids=[fact["op"] for fact in NODES])
 def test_ops_without_a_kernel_here_keep_what_their_autograd_node_names(fact: dict[str, Any]) -> None:
     inputs = [name for name, kind in fact["arguments"] if "Tensor" in kind]
     returned = [name or f"result{k}" for k, (name, kind) in enumerate(fact["returns"]) if kind == "Tensor"]
@@ -220,7 +221,7 @@ def test_an_embedding_moves_only_the_rows_it_reads() -> None:
 CACHE, STEP, PLACE = TensorType((4096, 64)), TensorType((2, 64)), TensorType((2,), "int64")
 
 
-@pytest.mark.parametrize(
+@every(
     ("op", "inputs", "params", "moved"),
     [
         # Two rows of a cache are written (and, where they are added to, read), beside the values and the places read.
@@ -244,7 +245,7 @@ def test_an_op_in_place_moves_what_it_touches(
     assert found["cost"] * A100.bandwidth == pytest.approx(moved)
 
 
-@pytest.mark.parametrize(
+@every(
     ("op", "outputs", "moved"),
     [("zeros_like", CACHE, 4096 * 64 * 4), ("empty_like", CACHE, 0), ("new_zeros", STEP, 512), ("new_empty", STEP, 0)],
 )
@@ -255,7 +256,7 @@ def test_a_new_tensor_like_another_is_written_and_the_other_is_not_read(
     assert found["cost"] * A100.bandwidth == pytest.approx(moved)
 
 
-@pytest.mark.parametrize("op", ["index_select", "embedding", "index"])
+@every("op", ["index_select", "embedding", "index"])
 def test_only_the_rows_asked_for_are_read(op: str) -> None:
     found = attributes(f"aten.{op}", node="n", inputs=[CACHE, PLACE], outputs=[STEP], device=A100, params={"dim": 0})
     assert found["cost"] * A100.bandwidth == pytest.approx(2 * 512 + 16)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive import keep_all
+from offenders import every
 from programs import elements, saved
 
 from planner.errors import GraphError
@@ -43,8 +44,8 @@ def manifest(shared: Path) -> dict[str, dict[str, Any]]:
 # ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("name", LIGHT)
+@every("training", [True, False])
+@every("name", LIGHT)
 def test_counts_are_those_of_the_manifest(shared: Path, name: str, training: bool) -> None:
     expected = manifest(shared)[f"onnx_light/light_{name}.onnx"]
     source = from_onnx(light(shared, name), training=training).graph["source"]
@@ -53,8 +54,8 @@ def test_counts_are_those_of_the_manifest(shared: Path, name: str, training: boo
     assert source["folded"] == expected.get("foldable", 1 if name == "inception_v1" else 0)
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("name", LIGHT)
+@every("training", [True, False])
+@every("name", LIGHT)
 def test_each_file_gives_a_legal_program(shared: Path, name: str, training: bool) -> None:
     graph = from_onnx(light(shared, name), training=training, optimizer="adam")
     assert [graph.nodes[n]["position"] for n in graph] == list(range(len(graph)))
@@ -64,7 +65,7 @@ def test_each_file_gives_a_legal_program(shared: Path, name: str, training: bool
     simulate(program, keep_all(program))
 
 
-@pytest.mark.parametrize("name", LIGHT)
+@every("name", LIGHT)
 def test_weights_are_parameters_and_running_statistics_are_states(shared: Path, name: str) -> None:
     expected = manifest(shared)[f"onnx_light/light_{name}.onnx"]
     graph = from_onnx(light(shared, name))
@@ -79,7 +80,7 @@ def test_weights_are_parameters_and_running_statistics_are_states(shared: Path, 
     assert updated == {n for n, kind in graph.nodes(data="kind") if kind == "parameter"}
 
 
-@pytest.mark.parametrize("name", SCALING)
+@every("name", SCALING)
 def test_a_batch_of_8_has_8_times_the_activations(shared: Path, name: str) -> None:
     expected = manifest(shared)[f"onnx_light/light_{name}.onnx"]
     source = from_onnx(light(shared, name), batch=8).graph["source"]
@@ -87,8 +88,8 @@ def test_a_batch_of_8_has_8_times_the_activations(shared: Path, name: str) -> No
     assert source["params"] == expected["params"]
 
 
-@pytest.mark.parametrize("name", sorted(set(LIGHT) - set(SCALING)))
-@pytest.mark.parametrize("batch", [2, 8])
+@every("name", sorted(set(LIGHT) - set(SCALING)))
+@every("batch", [2, 8])
 def test_a_frozen_batch_is_an_error_that_names_the_reshape(shared: Path, name: str, batch: int) -> None:
     path = light(shared, name)
     first = next(
@@ -103,7 +104,7 @@ def test_a_frozen_batch_is_an_error_that_names_the_reshape(shared: Path, name: s
     assert from_onnx(path, batch=1).graph["source"] == from_onnx(path).graph["source"]
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "runtime_tensors", "runtime_elems"),
     [
         ("vgg19", 0, 0),
@@ -216,7 +217,7 @@ def test_a_named_dimension_is_bound_and_a_batch_replaces_any(tmp_path: Path) -> 
         from_onnx(path, dims={"N": 5}, batch=6)
 
 
-@pytest.mark.parametrize("size", [-1, 0])
+@every("size", [-1, 0])
 def test_a_batch_of_minus_one_in_the_file_is_no_size(tmp_path: Path, size: int) -> None:
     path = saved_at(tmp_path, model(GEMM, shape=[size, 3], initializers=[weights("w", 3, 4)]))
     with pytest.raises(GraphError, match="dimension 0 has no size"):
@@ -224,7 +225,7 @@ def test_a_batch_of_minus_one_in_the_file_is_no_size(tmp_path: Path, size: int) 
     assert from_onnx(path, batch=2, training=False).graph["source"]["act_elems"] == 8
 
 
-@pytest.mark.parametrize("batch", [0, -1, 2.5, True, "8", 2**40])
+@every("batch", [0, -1, 2.5, True, "8", 2**40])
 def test_a_batch_that_is_no_count_is_refused(tmp_path: Path, batch: Any) -> None:
     path = saved_at(tmp_path, model(GEMM, initializers=[weights("w", 3, 4)]))
     with pytest.raises(GraphError, match="size of 'batch'"):
@@ -286,7 +287,7 @@ def test_names_with_colons_cannot_collide_with_outputs(tmp_path: Path) -> None:
     assert list(graph) == ["x", "p", "p_0"]
 
 
-@pytest.mark.parametrize(
+@every(
     ("build", "message"),
     [
         (lambda: b"", "damaged or not an ONNX model"),
@@ -366,7 +367,7 @@ def altered(what: Any, change: Callable[[Any], Any]) -> Any:
     return what
 
 
-@pytest.mark.parametrize(
+@every(
     ("change", "message"),
     [
         (lambda made: made.graph.input.append(made.graph.input[0]), "has two inputs named 'x'"),
@@ -394,7 +395,7 @@ def altered(what: Any, change: Callable[[Any], Any]) -> Any:
         ),
     ],
 )
-@pytest.mark.parametrize("training", [True, False])
+@every("training", [True, False])
 def test_what_a_file_may_not_say_is_refused_by_name(tmp_path: Path, change: Any, message: str, training: bool) -> None:
     path = saved_at(tmp_path, altered(model(GEMM, initializers=[weights("w", 3, 4)]), change))
     with pytest.raises(GraphError, match=f"m.onnx: {message}"):
@@ -445,7 +446,7 @@ def test_a_stored_tensor_that_is_an_output_hides_no_size(tmp_path: Path) -> None
     assert from_onnx(path, training=False).nodes["fc"]["shape"] == (2, 4)
 
 
-@pytest.mark.parametrize(
+@every(
     ("op", "opset", "inputs", "attributes"),
     [
         ("GroupNormalization", 18, {"s": (2,), "b": (2,)}, {"num_groups": 2}),

@@ -16,6 +16,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
+from offenders import every
 
 from planner import zoo
 from planner.errors import GraphError
@@ -730,7 +731,7 @@ MOVES: list[Case] = [
 
 CASES = [*PRODUCTS, *RECURRENT, *NORMALIZATIONS, *WINDOWS, *ELEMENTWISE, *REDUCTIONS, *MOVES]
 IDS = [f"{case.op}-{k}" for k, case in enumerate(CASES)]
-every_case = pytest.mark.parametrize("case", CASES, ids=IDS)
+every_case = every("case", CASES, ids=IDS)
 #: Rows of onnxruntime's training graphs: `test_onnx_training.py` has real ones.
 TRAINING = {
     "ReluGrad", "Scale", "DropoutGrad", "ConvGrad", "BatchNormInternal", "BatchNormalizationGrad", "MaxPoolGrad",
@@ -747,7 +748,7 @@ STILL = (
 STILL |= {"MaxUnpool"}
 
 
-@pytest.mark.parametrize("name", [name for name in ONNX_OPERATORS if name not in TRAINING])
+@every("name", [name for name in ONNX_OPERATORS if name not in TRAINING])
 def test_every_row_and_each_of_its_gradients_has_a_case(name: str) -> None:
     row = ONNX_OPERATORS[name]
     for form in (row, row.fewer) if row.fewer is not None else (row,):
@@ -833,7 +834,7 @@ def inferred(case: Case) -> list[TensorType]:
 
 def cases_where(shaped: bool) -> Any:
     chosen = [k for k, case in enumerate(CASES) if case.shaped == shaped]
-    return pytest.mark.parametrize("case", [CASES[k] for k in chosen], ids=[IDS[k] for k in chosen])
+    return every("case", [CASES[k] for k in chosen], ids=[IDS[k] for k in chosen])
 
 
 @cases_where(shaped=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from naive import keep_all
+from offenders import every
 
 from planner.errors import GraphError
 from planner.lowering.onnx.importer import from_onnx
@@ -81,7 +82,7 @@ def residents(graph: Any, kind: str) -> dict[str, tuple[int, ...]]:
     return {name: graph.nodes[name]["shape"] for name, found in graph.nodes(data="kind") if found == kind}
 
 
-@pytest.mark.parametrize("training", [True, False])
+@every("training", [True, False])
 def test_initial_states_of_a_recurrent_layer_are_no_weights(tmp_path: Path, training: bool) -> None:
     """The standard: W, R, B and the peepholes P are weights, initial_h and initial_c the first values of what runs
     through the steps.
@@ -117,7 +118,7 @@ def test_an_initial_state_is_none_through_a_view_or_of_a_gru_and_one_that_is_rea
     assert "h" in residents(from_onnx(written(tmp_path, nodes, [6, 2, 3], stored)), "parameter")
 
 
-@pytest.mark.parametrize("training", [True, False])
+@every("training", [True, False])
 def test_an_lstm_may_leave_out_its_bias_before_an_initial_state(tmp_path: Path, training: bool) -> None:
     """7 steps, 2 images, 5 units: with and without the 40 elements of a bias the layer makes and keeps the same."""
     shapes = {"w": (1, 20, 3), "r": (1, 20, 5), "b": (1, 40), "h0": (1, 2, 5)}
@@ -204,7 +205,7 @@ def test_a_tied_weight_that_is_transposed_in_the_file_is_one_parameter(tmp_path:
     assert residents(from_onnx(path, training=False), "parameter") == {"table": (50, 6)}
 
 
-@pytest.mark.parametrize(
+@every(
     ("nodes", "stored", "made"),
     [
         # Autocast: float32 weights, and in each step a copy in 2 bytes.
@@ -268,7 +269,7 @@ def test_the_loss_reads_the_outputs_of_the_file_and_no_other_output_of_their_ops
     assert step.nodes["loss.bwd"]["nbytes"] == 4 * 7 * 2 * 5
 
 
-@pytest.mark.parametrize("training", [True, False])
+@every("training", [True, False])
 def test_the_rows_of_a_table_that_a_length_asks_for_are_read_from_the_whole_table(
     tmp_path: Path, training: bool
 ) -> None:
@@ -289,7 +290,7 @@ def test_the_rows_of_a_table_that_a_length_asks_for_are_read_from_the_whole_tabl
         assert graph.nodes["rows.bwd"]["shape"] == (1, 9, 4)
 
 
-@pytest.mark.parametrize("training", [True, False])
+@every("training", [True, False])
 def test_quantized_weights_are_refused_too(tmp_path: Path, training: bool) -> None:
     nodes = [
         helper.make_node("DequantizeLinear", ["q", "s"], ["w"], name="dq"),
@@ -344,7 +345,7 @@ def test_the_standards_attention_and_rotation(tmp_path: Path) -> None:
     assert "cos.update" not in step
 
 
-@pytest.mark.parametrize("training", [True, False])
+@every("training", [True, False])
 def test_a_random_draw_reads_a_saved_state(tmp_path: Path, training: bool) -> None:
     nodes = [
         helper.make_node("Gemm", ["x", "w"], ["g"], name="fc"),
@@ -393,7 +394,7 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize(("node", "message"), REFUSALS, ids=[node.op_type for node, _ in REFUSALS])
+@every(("node", "message"), REFUSALS, ids=[node.op_type for node, _ in REFUSALS])
 def test_what_has_no_row_is_refused_by_node_and_reason(tmp_path: Path, node: Any, message: str) -> None:
     with pytest.raises(GraphError, match=f"no rule for node {message}") as error:
         from_onnx(written(tmp_path, [node], [2, 3], [ints("i", 0, 1)], opset=18))

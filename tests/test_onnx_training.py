@@ -13,6 +13,7 @@ from typing import Any
 import networkx as nx
 import pytest
 from naive import keep_all
+from offenders import every
 from programs import elements, saved
 from test_onnx import manifest, saved_at
 
@@ -51,7 +52,7 @@ def ops(graph: nx.DiGraph, op: str) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", FILES)
+@every("name", FILES)
 def test_counts_are_those_of_the_manifest_and_of_the_readme(shared: Path, name: str) -> None:
     expected = manifest(shared)[f"onnx_training/{name}_training.onnx"]
     source = from_onnx(training(shared, name)).graph["source"]
@@ -59,13 +60,13 @@ def test_counts_are_those_of_the_manifest_and_of_the_readme(shared: Path, name: 
     assert tuple(source[key] for key in keys) == tuple(expected[key] for key in keys) == README[name]
 
 
-@pytest.mark.parametrize("name", FILES)
+@every("name", FILES)
 def test_backward_reads_in_the_dag_what_it_reads_in_the_file(shared: Path, name: str) -> None:
     graph = from_onnx(training(shared, name))
     assert (len(saved(graph)), sum(elements(graph, *value) for value in saved(graph))) == README[name][4:]
 
 
-@pytest.mark.parametrize("name", FILES)
+@every("name", FILES)
 def test_each_file_is_a_legal_step_in_its_own_order(shared: Path, name: str) -> None:
     graph = from_onnx(training(shared, name))
     program = lower(graph)
@@ -79,7 +80,7 @@ def test_each_file_is_a_legal_step_in_its_own_order(shared: Path, name: str) -> 
     assert trace.peak_bytes - without.peak_bytes == residents
 
 
-@pytest.mark.parametrize("name", FILES)
+@every("name", FILES)
 def test_every_value_has_the_shape_the_tool_stored_for_it(shared: Path, name: str) -> None:
     """Types stored in the file are not read by the importer, so they check its rules and onnx's inference alike."""
     model = read_model(training(shared, name))
@@ -96,7 +97,7 @@ def test_every_value_has_the_shape_the_tool_stored_for_it(shared: Path, name: st
     assert all(sizes.get(name) is not None for node in model.graph.node for name in node.output if name)
 
 
-@pytest.mark.parametrize("name", FILES)
+@every("name", FILES)
 def test_a_gradient_has_the_shape_of_its_parameter_and_its_buffer_is_updated_in_place(shared: Path, name: str) -> None:
     graph = from_onnx(training(shared, name))
     parameters = {n: elements(graph, n) for n, kind in graph.nodes(data="kind") if kind == "parameter"}
@@ -120,7 +121,7 @@ def test_a_gradient_has_the_shape_of_its_parameter_and_its_buffer_is_updated_in_
         assert graph.nodes[accumulator]["dtype"] == ("bool", "float32")
 
 
-@pytest.mark.parametrize("name", FILES)
+@every("name", FILES)
 def test_phases_follow_the_first_gradient_op(shared: Path, name: str) -> None:
     graph = from_onnx(training(shared, name))
     phases = [(phase, graph.nodes[n]["op"]) for n, phase in graph.nodes(data="phase") if phase is not None]
@@ -211,7 +212,7 @@ def test_a_batch_scales_what_is_fed_and_leaves_what_is_held(shared: Path) -> Non
             assert twice.nodes[name]["nbytes"] == factor * attributes["nbytes"], name
 
 
-@pytest.mark.parametrize("name", ["vgg19", "resnet50", "inception_v2"])
+@every("name", ["vgg19", "resnet50", "inception_v2"])
 def test_a_batch_frozen_in_a_step_is_an_error_that_names_the_reshape(shared: Path, name: str) -> None:
     with pytest.raises(GraphError, match=r"node 'n\d+' \(Reshape\) has batch 1 frozen .* batch=2 cannot pass"):
         from_onnx(training(shared, name), batch=2)
@@ -271,7 +272,7 @@ def test_an_unknown_gradient_op_is_refused_by_name(tmp_path: Path) -> None:
         from_onnx(saved_at(tmp_path, step(nodes, {"x": (2, 3)}, ("x_grad",))))
 
 
-@pytest.mark.parametrize(("op", "needed"), [("ReluGrad", 2), ("ConvGrad", 3), ("InPlaceAccumulatorV2", 2)])
+@every(("op", "needed"), [("ReluGrad", 2), ("ConvGrad", 3), ("InPlaceAccumulatorV2", 2)])
 def test_a_node_with_too_few_inputs_is_refused(tmp_path: Path, op: str, needed: int) -> None:
     nodes = [
         helper.make_node("Relu", ["x"], ["y"]),

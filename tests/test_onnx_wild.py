@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from naive import keep_all
+from offenders import every
 from test_onnx import GEMM, manifest, model, saved_at, weights
 
 from planner.api import optimize
@@ -46,8 +47,8 @@ def wild(shared: Path, name: str) -> Path:
 # ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("name", BOUND)
+@every("training", [True, False])
+@every("name", BOUND)
 def test_counts_are_those_of_the_manifest(shared: Path, name: str, training: bool) -> None:
     expected = manifest(shared)[f"onnx_wild/{name}.onnx"]
     source = from_onnx(wild(shared, name), training=training, **BOUND[name]).graph["source"]
@@ -57,15 +58,15 @@ def test_counts_are_those_of_the_manifest(shared: Path, name: str, training: boo
     assert source["act_bytes"] == expected["act_bytes"] + more_bytes
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("name", BOUND)
+@every("training", [True, False])
+@every("name", BOUND)
 def test_each_file_gives_a_legal_program(shared: Path, name: str, training: bool) -> None:
     program = lower(from_onnx(wild(shared, name), training=training, **BOUND[name]))
     assert not program.dead
     simulate(program, keep_all(program))
 
 
-@pytest.mark.parametrize("name", ["cntk_mnist", "basic_pitch_nmp", "fastestdet"])
+@every("name", ["cntk_mnist", "basic_pitch_nmp", "fastestdet"])
 def test_initializers_are_weights_or_arguments(shared: Path, name: str) -> None:
     expected = manifest(shared)[f"onnx_wild/{name}.onnx"]
     tensors = onnx.load(wild(shared, name)).graph.initializer
@@ -127,7 +128,7 @@ def test_the_command_line_binds_a_dimension(shared: Path) -> None:
     assert result.exit_code == 0, result.output
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "message"),
     [
         (
@@ -140,7 +141,7 @@ def test_the_command_line_binds_a_dimension(shared: Path) -> None:
         ),
     ],
 )
-@pytest.mark.parametrize("training", [True, False])
+@every("training", [True, False])
 def test_what_no_rule_covers_is_refused_by_node_and_reason(
     shared: Path, name: str, message: str, training: bool
 ) -> None:
@@ -287,7 +288,7 @@ def test_weights_in_low_precision_take_theirs(tmp_path: Path) -> None:
 # -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     ("op", "reads", "kept"),
     [
         # d/dx of the op's formula; "x" its first input, "y" its output.

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from naive import keep_all
+from offenders import every
 
 from planner.errors import GraphError
 from planner.lowering.assembly import Assembly
@@ -52,7 +53,7 @@ def test_an_op_without_a_rule_is_an_error_that_names_it() -> None:
         operator("Relu", node="r", outputs=2)
 
 
-@pytest.mark.parametrize(
+@every(
     ("op", "shapes", "output", "params", "flops"),
     [
         # 2 N Cout Ho Wo Cin/g kh kw
@@ -134,7 +135,7 @@ def test_in_place_is_offered_only_between_equal_types() -> None:
     assert pairs("Softmax", big) == ()
 
 
-@pytest.mark.parametrize(
+@every(
     ("returned", "legal"), [(True, {("r1", "n1:0"), ("r2", "s")}), (False, {("r1", "n1:0"), ("r2", "s"), ("s", "c2")})]
 )
 def test_case_c8_only_relu_over_batch_norm_and_over_the_sum_is_in_place(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from cases import C1, chain
 from naive import keep_all
+from offenders import every
 from programs import elements, saved
 
 from planner import zoo
@@ -62,7 +63,7 @@ def _gradient_adds(graph: nx.DiGraph) -> int:
     return sum(1 for _, a in graph.nodes(data=True) if a.get("op") == "Add" and a["phase"] == "backward")
 
 
-@pytest.mark.parametrize(
+@every(
     ("depth", "params", "outputs", "count"),
     [(101, 44_549_160, 56_325_608, 344), (152, 60_192_808, 79_506_920, 514)],
 )
@@ -116,7 +117,7 @@ def test_resnet1001_is_the_pinned_one_and_is_built_in_seconds() -> None:
     assert seconds < 10
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", None])
+@every("optimizer", ["sgd", "momentum", "adam", None])
 def test_a_resnet_step_is_a_legal_program(optimizer: str | None) -> None:
     graph = zoo.resnet((1, 2), batch=2, image=32, classes=10, optimizer=optimizer)
     assert [graph.nodes[n]["position"] for n in graph] == list(range(len(graph)))
@@ -183,7 +184,7 @@ def test_chain_text_of_any_length_agrees() -> None:
         assert wired == words
 
 
-@pytest.mark.parametrize(
+@every(
     ("kept", "expected"),
     [(("in",), {"g2", "f1"}), (("out",), {"g2", "f2"}), (("in", "out"), {"g2", "f1", "f2"}), ("out", {"g2", "f2"})],
 )
@@ -214,7 +215,7 @@ def test_every_model_says_what_it_is_and_takes() -> None:
         assert set(model.required) <= set(model.options)
 
 
-@pytest.mark.parametrize(
+@every(
     ("spec", "options", "message"),
     [
         ("resnet50", {"batch": 1}, "unknown model 'resnet50'; known: chain, resnet"),

@@ -14,6 +14,7 @@ from typing import Any
 import networkx as nx
 import pytest
 from naive import keep_all
+from offenders import every
 from programs import elements, saved
 
 import planner
@@ -186,7 +187,7 @@ def test_resnet_v1_has_its_stride_in_the_first_convolution_and_the_parameters_of
     assert zoo.build("resnet:50", batch=1, stride_on_1x1=1).graph["name"] == first.graph["name"] != later.graph["name"]
 
 
-@pytest.mark.parametrize(("depth", "conv"), [(50, 10_587_136), (101, 15_705_088), (152, 22_027_264)])
+@every(("depth", "conv"), [(50, 10_587_136), (101, 15_705_088), (152, 22_027_264)])
 def test_resnet_v1_has_the_golden_sizes(depth: int, conv: int) -> None:
     """golden.md: v1 convolutions, its parts at 152 layers, all its outputs at 101."""
     graph = zoo.resnet(depth, batch=1, stride_on_1x1=True, training=False)
@@ -199,7 +200,7 @@ def test_resnet_v1_has_the_golden_sizes(depth: int, conv: int) -> None:
         assert (relu, add) == (20_521_984, 13_146_112)
 
 
-@pytest.mark.parametrize(("depth", "blobs"), [(50, 16_311_248), (101, 24_841_168), (152, 35_378_128)])
+@every(("depth", "blobs"), [(50, 16_311_248), (101, 24_841_168), (152, 35_378_128)])
 def test_resnet_v1_takes_the_golden_blobs_where_normalization_and_relu_are_in_place(depth: int, blobs: int) -> None:
     """golden.md: Caffe's distinct blobs. The judge takes the pairs; a sum in place, which Caffe does not do, counts as
     its own.
@@ -247,7 +248,7 @@ def test_densenet121_has_the_parameters_of_torchvision_and_its_statistics_as_sta
     assert len(convolutions) == 121
 
 
-@pytest.mark.parametrize(("depth", "parameters"), [(169, 14_149_480), (201, 20_013_928)])
+@every(("depth", "parameters"), [(169, 14_149_480), (201, 20_013_928)])
 def test_deeper_densenets_have_the_parameters_of_torchvision(depth: int, parameters: int) -> None:
     assert of_kind(zoo.densenet(depth, batch=1, training=False), "parameter") == parameters
 
@@ -559,8 +560,8 @@ SMALL: list[tuple[str, dict[str, Any]]] = [
 IDS = [f"{spec}{'+'.join(['', *map(str, options)][-2:])}" for spec, options in SMALL]
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", None])
-@pytest.mark.parametrize(("spec", "options"), SMALL, ids=IDS)
+@every("optimizer", ["sgd", "adam", None])
+@every(("spec", "options"), SMALL, ids=IDS)
 def test_a_step_is_a_legal_program(spec: str, options: dict[str, Any], optimizer: str | None) -> None:
     graph = zoo.build(spec, **options, optimizer=optimizer)
     program = planner.lower(graph)
@@ -584,7 +585,7 @@ def test_a_step_can_be_planned_below_keep_all(spec: str, options: dict[str, Any]
     plan.execute(scale=64 if spec.startswith("vgg") else None)
 
 
-@pytest.mark.parametrize(("spec", "options"), SMALL, ids=IDS)
+@every(("spec", "options"), SMALL, ids=IDS)
 def test_inference_is_the_forward_pass_alone(spec: str, options: dict[str, Any]) -> None:
     graph = zoo.build(spec, **options, training=False)
     program = planner.lower(graph)
@@ -594,7 +595,7 @@ def test_inference_is_the_forward_pass_alone(spec: str, options: dict[str, Any])
     planner.simulate(program, keep_all(program))
 
 
-@pytest.mark.parametrize(
+@every(
     ("spec", "options", "message"),
     [
         ("vgg:11", {"batch": 1}, "no depth 11; known: 16, 19"),

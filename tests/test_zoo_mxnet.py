@@ -16,6 +16,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
+from offenders import every
 
 from planner import Graph, MemoryModel, Schedule, allocate, simulate, zoo
 from planner.analysis.evaluator import evaluator_of
@@ -95,7 +96,7 @@ def internal_bytes(graph: nx.DiGraph) -> int:
     return total
 
 
-@pytest.mark.parametrize("name", MODELS)
+@every("name", MODELS)
 def test_equals_the_original_tensor_by_tensor_in_execution_order(shared: Path, name: str) -> None:
     graph, fixture = model(name), read_json(shared, f"{name}_sharing")
     entries = fixture["entries"]
@@ -134,7 +135,7 @@ def test_equals_the_original_tensor_by_tensor_in_execution_order(shared: Path, n
     assert len(entry_of) == fixture["golden"]["entries"]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@every("name", MODELS)
 def test_sizes_outside_the_totals_are_the_original_ones(shared: Path, name: str) -> None:
     golden = read_json(shared, f"{name}_sharing")["golden"]
     residents = [op for op in program(name).ops if op.resident]
@@ -146,7 +147,7 @@ def test_sizes_outside_the_totals_are_the_original_ones(shared: Path, name: str)
     assert len(fresh) == golden["internal_entries"]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@every("name", MODELS)
 def test_every_argument_has_its_gradient_and_nothing_else_has(name: str) -> None:
     graph = model(name)
     arguments = [n for n, k in graph.nodes(data="kind") if k in ("input", "parameter") and not n.endswith("_head_grad")]
@@ -161,7 +162,7 @@ def test_every_argument_has_its_gradient_and_nothing_else_has(name: str) -> None
         assert graph.has_edge(argument, forward)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@every("name", MODELS)
 def test_the_judge_finds_the_original_live_peaks(shared: Path, name: str) -> None:
     golden = read_json(shared, f"{name}_sharing")["golden"]
     bare = model(name).copy()
@@ -173,7 +174,7 @@ def test_the_judge_finds_the_original_live_peaks(shared: Path, name: str) -> Non
     assert simulate(graph, keep_all(graph), memory=ACTIVATIONS).peak_bytes == golden["live_peak_inplace_bytes"]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@every("name", MODELS)
 def test_the_original_allocator_gives_the_original_totals(shared: Path, name: str) -> None:
     golden = read_json(shared, f"{name}_sharing")["golden"]
     graph = program(name)
@@ -183,7 +184,7 @@ def test_the_original_allocator_gives_the_original_totals(shared: Path, name: st
         assert found.arena_bytes == golden["by_match_range"][match_range]["total_bytes"]
 
 
-@pytest.mark.parametrize(
+@every(
     ("build", "mb"),
     [
         (partial(zoo.mxnet_resnet, (3, 4, 23, 3)), 13995),
@@ -238,7 +239,7 @@ def swept(graph: Graph) -> list[list[Any]]:
     return rows
 
 
-@pytest.mark.parametrize("name", TRACED)
+@every("name", TRACED)
 def test_marks_and_sweep_equal_the_traces_of_the_search(shared: Path, name: str) -> None:
     trace = read_json(shared, f"alg3_{name}")
     found = swept(program(name))
@@ -261,7 +262,7 @@ def test_a_resnet_of_another_size_keeps_its_rules() -> None:
 SMALL = {"batch": 2, "layers": 1, "hidden": 3, "features": 4, "embed": 5, "classes": 6}
 
 
-@pytest.mark.parametrize("steps", [1, 2, 7, 8, 20])
+@every("steps", [1, 2, 7, 8, 20])
 def test_gradients_of_shared_weights_are_one_sum_up_to_7_terms_and_a_chain_from_8(steps: int) -> None:
     graph = zoo.mxnet_lstm(steps, **SMALL)
     shared = [n for n, k in graph.nodes(data="kind") if k == "parameter"]
@@ -337,7 +338,7 @@ def of_kind(graph: nx.DiGraph, kind: str) -> int:
     return sum(math.prod(a["shape"]) for _, a in graph.nodes(data=True) if a.get("kind") == kind)
 
 
-@pytest.mark.parametrize("steps", [1, 2, 9])
+@every("steps", [1, 2, 9])
 def test_lstm_parameters_are_counted_once(steps: int) -> None:
     graph = zoo.lstm(steps, batch=2, layers=3, hidden=4, features=5, classes=6)
     assert of_kind(graph, "parameter") == 16 * (5 + 4 + 2) + 2 * 16 * (4 + 4 + 2) + 6 * (4 + 1)
@@ -357,7 +358,7 @@ def test_lstm_forward_has_the_closed_form_bytes() -> None:
     assert flops == 2 * steps * batch * (layers * 4 * hidden * 2 * hidden + classes * hidden)
 
 
-@pytest.mark.parametrize("steps", [2, 6])
+@every("steps", [2, 6])
 def test_lstm_gradients_of_shared_weights_accumulate_over_time(steps: int) -> None:
     graph = zoo.lstm(steps, batch=2, layers=2, hidden=4, classes=6)
     for weight, maker in (
@@ -385,7 +386,7 @@ def test_lstm_marks_what_goes_to_the_next_time_step() -> None:
         assert not later or source in marked["0"]
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", None])
+@every("optimizer", ["sgd", "momentum", "adam", None])
 def test_an_lstm_step_is_a_legal_program(optimizer: str | None) -> None:
     graph = zoo.lstm(3, batch=2, layers=2, hidden=4, classes=6, optimizer=optimizer)
     found = lower(graph)
@@ -455,7 +456,7 @@ def test_build_knows_the_original_networks() -> None:
     assert lower(zoo.mxnet_resnet(np.array([1, 2]).tolist(), batch=np.int64(1), image=64)).ops
 
 
-@pytest.mark.parametrize(
+@every(
     ("spec", "options", "message"),
     [
         ("inception_bn:3", {}, "'inception_bn' needs no argument; got 'inception_bn:3'"),
@@ -482,7 +483,7 @@ def test_bad_specs_name_what_is_accepted(spec: str, options: dict[str, Any], mes
         zoo.build(spec, **options)
 
 
-@pytest.mark.parametrize("stages", [(), 5, "3-4-6-3", None])
+@every("stages", [(), 5, "3-4-6-3", None])
 def test_stages_must_be_blocks_per_stage(stages: Any) -> None:
     with pytest.raises(GraphError, match=r"mxnet_resnet: stages is .*expected blocks per stage"):
         zoo.mxnet_resnet(stages)
