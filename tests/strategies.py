@@ -6,7 +6,7 @@ recomputes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,21 @@ from naive import canonical_steps, instance
 from planner.graph import Graph
 from planner.memory import MemoryModel
 from planner.schedule import Compute, Free, Schedule
+
+
+def dag(nodes: Mapping[Hashable, Any], *edges: tuple[Any, ...], **facts: Any) -> nx.DiGraph:
+    """A graph as people write it.
+
+    Args:
+        nodes: bytes of each node, or all its attributes.
+        edges: (source, target), or with a dict of attributes behind them.
+    """
+    graph = nx.DiGraph(**facts)
+    for name, given in nodes.items():
+        graph.add_node(name, **(given if isinstance(given, dict) else {"nbytes": given}))
+    graph.add_edges_from(edges)
+    return graph
+
 
 SIZES = st.sampled_from([4, 1, 8, 3, 16, 0])
 COSTS = st.sampled_from([1.0, 2.0, 0.0, 0.25, 7.0])

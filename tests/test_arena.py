@@ -61,6 +61,10 @@ SCALES = st.sampled_from([1, 1, 3, 8])
 op = partial(programs.op, nbytes=8)
 
 
+def program(*ops: Op) -> Graph:
+    return Graph(list(ops))
+
+
 def moved(
     allocation: Allocation, value: str, offset: int, *, workspace: bool = False, execution: int = 0
 ) -> Allocation:
@@ -88,22 +92,19 @@ def windows(graph: Graph, **options: Any) -> dict[str, bytes]:
     return {value: content.window.tobytes() for value, content in reference(graph, **options).items()}
 
 
-# ------------------------------------------------------------------------------------------------ the reference, by
-# hand
+# --- the reference, by hand
 
 
 def test_a_fresh_value_has_its_size_and_depends_on_name_output_inputs_and_their_order() -> None:
-    graph = Graph(
-        [
-            op("x", kind="input"),
-            op("y", kind="input"),
-            op("f", "x", "y", nbytes=(13, 13)),
-            op("g", "x", "y", nbytes=13),
-            op("h", "x", "y", nbytes=13),
-            op("none", nbytes=0),
-            op("double", "x", "x", nbytes=13),
-            op("single", "x", nbytes=13),
-        ]
+    graph = program(
+        op("x", kind="input"),
+        op("y", kind="input"),
+        op("f", "x", "y", nbytes=(13, 13)),
+        op("g", "x", "y", nbytes=13),
+        op("h", "x", "y", nbytes=13),
+        op("none", nbytes=0),
+        op("double", "x", "x", nbytes=13),
+        op("single", "x", nbytes=13),
     )
     found = windows(graph)
     assert {value: len(content) for value, content in found.items()} == {
@@ -112,7 +113,7 @@ def test_a_fresh_value_has_its_size_and_depends_on_name_output_inputs_and_their_
     assert len(set(found.values())) == len(found)
     swapped = windows(Graph([replace(o, reads=o.reads[::-1]) for o in graph.ops]))
     assert [value for value in found if swapped[value] != found[value]] == ["f:0", "f:1", "g", "h"]
-    renamed = windows(Graph([replace(graph.ops[0], name="z"), *graph.ops[1:]]))
+    renamed = windows(program(replace(graph.ops[0], name="z"), *graph.ops[1:]))
     assert [value for value in found if renamed[value] == found[value]] == ["y", "none"]
 
 
@@ -121,14 +122,12 @@ def test_every_byte_of_an_input_changes_the_output(nbytes: int) -> None:
     seen = set()
     for k in range(nbytes):
         # an update writes one byte of the storage, so that the two inputs of f differ there alone
-        graph = Graph(
-            [
-                op("x", nbytes=nbytes),
-                op("at", "x", nbytes=1, view=((0, 0, k),)),
-                op("u", "at", updates=((0, 0),)),
-                op("all", "u", nbytes=nbytes, view=((0, 0, 0),)),
-                op("f", "all", nbytes=16),
-            ]
+        graph = program(
+            op("x", nbytes=nbytes),
+            op("at", "x", nbytes=1, view=((0, 0, k),)),
+            op("u", "at", updates=((0, 0),)),
+            op("all", "u", nbytes=nbytes, view=((0, 0, 0),)),
+            op("f", "all", nbytes=16),
         )
         contents = reference(graph)
         assert [j for j in range(nbytes) if contents["all"].window[j] != contents["x"].window[j]] == [k]
@@ -138,14 +137,12 @@ def test_every_byte_of_an_input_changes_the_output(nbytes: int) -> None:
 
 def test_a_view_is_a_window_that_counts_from_the_start_of_the_storage_and_ends_with_it() -> None:
     found = windows(
-        Graph(
-            [
-                op("a", nbytes=16),
-                op("v", "a", nbytes=8, view=((0, 0, 4),)),
-                op("of", "v", nbytes=6, view=((0, 0, 2),)),
-                op("past", "a", nbytes=99, view=((0, 0, 10),)),
-                op("empty", "a", nbytes=0, view=((0, 0, 16),)),
-            ]
+        program(
+            op("a", nbytes=16),
+            op("v", "a", nbytes=8, view=((0, 0, 4),)),
+            op("of", "v", nbytes=6, view=((0, 0, 2),)),
+            op("past", "a", nbytes=99, view=((0, 0, 10),)),
+            op("empty", "a", nbytes=0, view=((0, 0, 16),)),
         )
     )
     assert found["v"] == found["a"][4:12]
@@ -156,13 +153,11 @@ def test_a_view_is_a_window_that_counts_from_the_start_of_the_storage_and_ends_w
 
 def test_an_update_changes_the_window_of_its_input_and_nothing_else_of_the_storage() -> None:
     found = windows(
-        Graph(
-            [
-                op("a", nbytes=16),
-                op("v", "a", nbytes=4, view=((0, 0, 6),)),
-                op("u", "v", nbytes=4, updates=((0, 0),)),
-                op("whole", "u", nbytes=16, view=((0, 0, 0),)),
-            ]
+        program(
+            op("a", nbytes=16),
+            op("v", "a", nbytes=4, view=((0, 0, 6),)),
+            op("u", "v", nbytes=4, updates=((0, 0),)),
+            op("whole", "u", nbytes=16, view=((0, 0, 0),)),
         )
     )
     assert found["u"] != found["v"]
@@ -171,12 +166,10 @@ def test_an_update_changes_the_window_of_its_input_and_nothing_else_of_the_stora
 
 def test_a_view_made_by_the_op_that_updates_its_storage_shows_the_new_bytes() -> None:
     found = windows(
-        Graph(
-            [
-                op("a", nbytes=16),
-                op("w", "a", nbytes=4, view=((0, 0, 12),)),
-                op("u", "w", "a", nbytes=(4, 16), updates=((0, 0),), view=((1, 1, 0),)),
-            ]
+        program(
+            op("a", nbytes=16),
+            op("w", "a", nbytes=4, view=((0, 0, 12),)),
+            op("u", "w", "a", nbytes=(4, 16), updates=((0, 0),), view=((1, 1, 0),)),
         )
     )
     assert found["u:0"] != found["w"]
@@ -185,13 +178,11 @@ def test_a_view_made_by_the_op_that_updates_its_storage_shows_the_new_bytes() ->
 
 def test_an_identity_pair_of_equal_size_copies_and_of_another_size_computes() -> None:
     found = windows(
-        Graph(
-            [
-                op("a"),
-                op("same", "a", inplace=((0, 0, True),)),
-                op("other", "a", nbytes=7, inplace=((0, 0, True),)),
-                op("permitted", "a", inplace=((0, 0, False),)),
-            ]
+        program(
+            op("a"),
+            op("same", "a", inplace=((0, 0, True),)),
+            op("other", "a", nbytes=7, inplace=((0, 0, True),)),
+            op("permitted", "a", inplace=((0, 0, False),)),
         )
     )
     assert found["same"] == found["a"]
@@ -202,13 +193,13 @@ def test_an_identity_pair_of_equal_size_copies_and_of_another_size_computes() ->
 def test_an_output_identical_to_inputs_that_differ_is_refused() -> None:
     pairs = ((0, 0, True), (1, 0, True))
     with pytest.raises(GraphError, match="'c' equals inputs that differ"):
-        reference(Graph([op("a"), op("b"), op("c", "a", "b", inplace=pairs)]))
-    reference(Graph([op("a"), op("b", "a", inplace=((0, 0, True),)), op("c", "a", "b", inplace=pairs)]))
+        reference(program(op("a"), op("b"), op("c", "a", "b", inplace=pairs)))
+    reference(program(op("a"), op("b", "a", inplace=((0, 0, True),)), op("c", "a", "b", inplace=pairs)))
 
 
 def test_a_scaled_reference_rounds_sizes_up_and_offsets_of_views_down() -> None:
-    graph = Graph(
-        [op("a", nbytes=17), op("v", "a", nbytes=5, view=((0, 0, 11),)), op("none", nbytes=0), op("one", nbytes=1)]
+    graph = program(
+        op("a", nbytes=17), op("v", "a", nbytes=5, view=((0, 0, 11),)), op("none", nbytes=0), op("one", nbytes=1)
     )
     contents = reference(graph, scale=4)
     assert {value: (content.lo, content.hi) for value, content in contents.items()} == {
@@ -220,7 +211,7 @@ def test_a_scaled_reference_rounds_sizes_up_and_offsets_of_views_down() -> None:
     assert len(contents["v"].storage) == 5
 
 
-# ------------------------------------------------------------------------------------------------ the laws
+# --- the laws
 
 
 @ON_ANY_GRAPH
@@ -308,7 +299,7 @@ def test_keep_all_of_a_small_resnet_runs_unscaled() -> None:
 
 
 def test_the_automatic_scale_is_the_least_power_of_two_below_the_limit() -> None:
-    graph = Graph([op("w", nbytes=300, kind="parameter"), op("a", "w", nbytes=700, output=True)])
+    graph = program(op("w", nbytes=300, kind="parameter"), op("a", "w", nbytes=700, output=True))
     plan = optimize(graph)
     assert plan.allocation is not None
     assert automatic_scale(graph, plan.allocation, limit_bytes=1000) == 1
@@ -322,7 +313,7 @@ def test_a_plan_without_offsets_cannot_run() -> None:
         optimize(zoo.chain(3), allocator=None).execute()
 
 
-# ------------------------------------------------------------------------------------------------ wrong plans
+# --- wrong plans
 
 C2 = lower(cases.C2.digraph())
 C2_STEPS = keep_all(C2)
@@ -360,7 +351,7 @@ def test_every_free_before_the_last_read_is_caught_and_named() -> None:
 
 
 def test_the_message_names_the_step_that_damaged_a_value_not_only_the_one_that_found_it() -> None:
-    graph = Graph([op("a"), op("b"), op("c", "b"), op("d", "a", "c", output=True)])
+    graph = program(op("a"), op("b"), op("c", "b"), op("d", "a", "c", output=True))
     schedule = steps("a b c -b d -a -c")
     spread = stacked(graph, schedule)
     with pytest.raises(VerificationError) as error:
@@ -371,17 +362,17 @@ def test_the_message_names_the_step_that_damaged_a_value_not_only_the_one_that_f
 
 
 def test_an_output_in_the_buffer_of_an_input_that_dies_is_caught_unless_it_is_in_place() -> None:
-    graph = Graph([op("a"), op("b", "a", output=True)])
+    graph = program(op("a"), op("b", "a", output=True))
     schedule = steps("a b -a")
     spread = stacked(graph, schedule)
     with pytest.raises(VerificationError, match=r"step 1, op 'b': reads 'a' .* same op lies over it"):
         execute(graph, schedule, moved(spread, "b", offset_of(spread, "a")))
-    permitted = Graph([graph.ops[0], replace(graph.ops[1], inplace=((0, 0, False),))])
+    permitted = program(graph.ops[0], replace(graph.ops[1], inplace=((0, 0, False),)))
     assert execute(permitted, schedule, stacked(permitted, schedule)).arena_bytes == 8
 
 
 def test_an_in_place_output_over_a_value_that_is_still_read_is_caught() -> None:
-    graph = Graph([op("a"), op("r", "a", inplace=((0, 0, False),), output=True), op("s", "a", output=True)])
+    graph = program(op("a"), op("r", "a", inplace=((0, 0, False),), output=True), op("s", "a", output=True))
     lawful = steps("a r s -a")
     allocation = stacked(graph, lawful)
     execute(graph, lawful, allocation)
@@ -393,7 +384,7 @@ def test_an_in_place_output_over_a_value_that_is_still_read_is_caught() -> None:
 
 def test_an_in_place_output_takes_the_input_that_dies_not_the_first_that_fits() -> None:
     pairs = ((0, 0, False), (1, 0, False))
-    graph = Graph([op("a"), op("b"), op("c", "a", "b", inplace=pairs), op("d", "a", "c", output=True)])
+    graph = program(op("a"), op("b"), op("c", "a", "b", inplace=pairs), op("d", "a", "c", output=True))
     schedule = steps("a b c -b d -a -c")
     allocation = stacked(graph, schedule)
     assert "c" not in {b.value for b in allocation.buffers}
@@ -478,12 +469,8 @@ def test_an_in_place_output_lies_where_rule_10_puts_it(
 def test_a_view_that_nobody_will_read_may_lie_on_a_storage_taken_over(
     reads: tuple[str, ...], text: str, step: int
 ) -> None:
-    graph = Graph(
-        [
-            op("a"),
-            op("m", "a", nbytes=(8, 8), inplace=((0, 0, False),), view=((0, 1, 0),)),
-            op("r", *reads, output=True),
-        ]
+    graph = program(
+        op("a"), op("m", "a", nbytes=(8, 8), inplace=((0, 0, False),), view=((0, 1, 0),)), op("r", *reads, output=True)
     )
     schedule = steps(text)
     assert simulate(graph, schedule).inplace_taken == ((step, "m:0", "a"),)
@@ -491,7 +478,7 @@ def test_a_view_that_nobody_will_read_may_lie_on_a_storage_taken_over(
 
 
 def test_bytes_of_a_storage_outside_the_view_that_holds_it_are_held_too() -> None:
-    graph = Graph([op("a", nbytes=16), op("v", "a", view=((0, 0, 0),)), op("b"), op("d", "v", "b", output=True)])
+    graph = program(op("a", nbytes=16), op("v", "a", view=((0, 0, 0),)), op("b"), op("d", "v", "b", output=True))
     schedule = steps("a v -a b d -v -b")
     spread = stacked(graph, schedule)
     execute(graph, schedule, spread)
@@ -500,14 +487,12 @@ def test_bytes_of_a_storage_outside_the_view_that_holds_it_are_held_too() -> Non
 
 
 def test_a_recompute_that_reads_an_overwritten_version_is_caught() -> None:
-    graph = Graph(
-        [
-            op("w", kind="parameter"),
-            op("f", "w"),
-            op("g", "f"),
-            op("u", "w", "g", updates=((0, 0),)),
-            op("late", "f", output=True),
-        ]
+    graph = program(
+        op("w", kind="parameter"),
+        op("f", "w"),
+        op("g", "f"),
+        op("u", "w", "g", updates=((0, 0),)),
+        op("late", "f", output=True),
     )
     execute(graph, steps("f g u -g late -f"), stacked(graph, steps("f g u -g late -f")))
     again = steps("f g -f u -g f late -f")
@@ -518,7 +503,7 @@ def test_a_recompute_that_reads_an_overwritten_version_is_caught() -> None:
 
 
 def test_an_update_applied_twice_or_never_is_caught() -> None:
-    graph = Graph([op("w", kind="parameter"), op("g"), op("u", "w", "g", updates=((0, 0),), output=True)])
+    graph = program(op("w", kind="parameter"), op("g"), op("u", "w", "g", updates=((0, 0),), output=True))
     allocation = stacked(graph, steps("g u -g"))
     execute(graph, steps("g u -g"), allocation)
     with pytest.raises(VerificationError, match="step 2, op 'u': reads 'w'"):
@@ -528,7 +513,7 @@ def test_an_update_applied_twice_or_never_is_caught() -> None:
 
 
 def test_a_resident_that_is_freed_or_overwritten_is_caught_at_the_end() -> None:
-    graph = Graph([op("w", kind="parameter"), op("a", "w", output=True)])
+    graph = program(op("w", kind="parameter"), op("a", "w", output=True))
     allocation = stacked(graph, steps("a"))
     with pytest.raises(VerificationError, match=r"at the end: ends with 'w' .* right until step 1, the free of 'w'"):
         execute(graph, steps("a -w"), allocation)
@@ -539,7 +524,7 @@ def test_a_resident_that_is_freed_or_overwritten_is_caught_at_the_end() -> None:
 @every("offset", [0, 3, 5, 12])
 def test_a_view_at_a_wrong_offset_is_caught(offset: int) -> None:
     def at(place: int) -> Graph:
-        return Graph([op("a", nbytes=16), op("v", "a", nbytes=8, view=((0, 0, place),)), op("b", "v", output=True)])
+        return program(op("a", nbytes=16), op("v", "a", nbytes=8, view=((0, 0, place),)), op("b", "v", output=True))
 
     schedule = steps("a v -a b -v")
     expected = reference(at(4))
@@ -549,7 +534,7 @@ def test_a_view_at_a_wrong_offset_is_caught(offset: int) -> None:
 
 
 def test_buffers_that_swap_offsets_are_caught() -> None:
-    graph = Graph([op("a", nbytes=4), op("b", nbytes=12), op("c", "a", "b", output=True)])
+    graph = program(op("a", nbytes=4), op("b", nbytes=12), op("c", "a", "b", output=True))
     schedule = steps("a b c -a -b")
     allocation = stacked(graph, schedule)
     first, second = offset_of(allocation, "a"), offset_of(allocation, "b")
@@ -569,7 +554,7 @@ def test_buffers_that_swap_offsets_are_caught() -> None:
 @every("byte", [0, 7])
 @every("scale", [1, 3])
 def test_workspace_over_a_live_value_is_caught(over: str, message: str, byte: int, scale: int) -> None:
-    graph = Graph([op("idle"), op("a"), op("b", "a", workspace=1), op("d", "idle", "b", output=True)])
+    graph = program(op("idle"), op("a"), op("b", "a", workspace=1), op("d", "idle", "b", output=True))
     schedule = steps("idle a b -a d -idle -b")
     spread = stacked(graph, schedule)
     execute(graph, schedule, spread, scale=scale)
@@ -592,8 +577,8 @@ def test_every_missing_recompute_is_caught() -> None:
 
 
 def test_the_copy_of_a_kept_sibling_is_written_to_its_own_buffer() -> None:
-    graph = Graph(
-        [op("idle"), op("m", nbytes=(8, 8)), op("r", "m:0", "m:1"), op("d", "idle", "m:0", "m:1", "r", output=True)]
+    graph = program(
+        op("idle"), op("m", nbytes=(8, 8)), op("r", "m:0", "m:1"), op("d", "idle", "m:0", "m:1", "r", output=True)
     )
     schedule = steps("idle m r -m:1 m d -idle -m:0 -m:1 -r")
     spread = stacked(graph, schedule)
@@ -607,7 +592,7 @@ def test_the_copy_of_a_kept_sibling_is_written_to_its_own_buffer() -> None:
 
 
 def test_two_outputs_of_one_op_that_overlap_are_caught() -> None:
-    graph = Graph([op("m", nbytes=(8, 8)), op("d", "m:0", "m:1", output=True)])
+    graph = program(op("m", nbytes=(8, 8)), op("d", "m:0", "m:1", output=True))
     schedule = steps("m d -m:0 -m:1")
     spread = stacked(graph, schedule)
     with pytest.raises(VerificationError, match=r"step 0, op 'm': makes 'm:0' .* from the start"):
@@ -616,7 +601,7 @@ def test_two_outputs_of_one_op_that_overlap_are_caught() -> None:
 
 def test_an_op_that_must_not_run_again_makes_other_bytes_if_it_does() -> None:
     def graph(recomputable: bool) -> Graph:
-        return Graph([op("k", recomputable=recomputable), op("a", "k"), op("b", "k", "a", output=True)])
+        return program(op("k", recomputable=recomputable), op("a", "k"), op("b", "k", "a", output=True))
 
     schedule = steps("k a -k k b -a -k")
     allocation = stacked(graph(True), schedule)
@@ -637,15 +622,15 @@ def test_an_op_that_must_not_run_again_makes_other_bytes_if_it_does() -> None:
     ],
 )
 def test_steps_without_meaning_are_refused(text: str, message: str) -> None:
-    graph = Graph([op("x", kind="input"), op("a", "x"), op("b", "a", output=True)])
+    graph = program(op("x", kind="input"), op("a", "x"), op("b", "a", output=True))
     with pytest.raises(VerificationError, match=message):
         execute(graph, steps(text), stacked(graph, steps("a b -a")))
 
 
 def test_scaling_keeps_buffers_apart_and_overlaps_overlapping() -> None:
     rng = np.random.default_rng(0)  # and no first byte of a value is by chance the one it falls on
-    graph = Graph(
-        [*(op(f"t{k}", nbytes=int(rng.integers(1, 60))) for k in range(30)), op("end", *(f"t{k}" for k in range(30)))]
+    graph = program(
+        *(op(f"t{k}", nbytes=int(rng.integers(1, 60))) for k in range(30)), op("end", *(f"t{k}" for k in range(30)))
     )
     schedule = canonical_steps(graph, [o.name for o in graph.ops])
     spread = stacked(graph, schedule)

@@ -278,7 +278,6 @@ def test_each_dtype_counts_its_own_bytes() -> None:
 
 
 # --- graphs of these ops
-# --------------------------------------------------------------------------------------------------
 
 X = TensorType((4, 8))
 

@@ -435,7 +435,6 @@ def test_a_gradient_through_an_output_the_rule_does_not_cover_is_refused() -> No
 
 
 # --- random DAGs, against a gradient computed path by path
-# -----------------------------------------------------------------
 
 
 @st.composite

@@ -39,7 +39,6 @@ ACTIVATIONS = MemoryModel("activations")
 
 
 # --- the table
-# -------------------------------------------------------------------------------------------------------------
 
 
 def rows() -> list[list[str]]:
@@ -99,7 +98,6 @@ def test_every_number_of_the_notes_is_in_the_table(shared: Path) -> None:
 
 
 # --- sizes of well-known models
-# ----------------------------------------------------------------------------------------------
 
 
 def of_kind(graph: nx.DiGraph, kind: str) -> int:
@@ -166,7 +164,6 @@ def test_vgg16_takes_60_950_432_bytes_and_not_96_million() -> None:
 
 
 # --- worked examples in circulation
-# --------------------------------------------------------------------------------------------
 
 
 def weight_layers(graph: nx.DiGraph) -> int:
@@ -312,7 +309,6 @@ def test_the_cards_of_the_notes_and_one_input_batch() -> None:
 
 
 # --- public cases
-# ----------------------------------------------------------------------------------------------------------
 
 
 def test_case_c4_in_1_gib_costs_278_runs() -> None:
@@ -332,7 +328,6 @@ def test_case_c8_has_5_buffers_for_its_7_values() -> None:
 
 
 # --- the commands
-# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from onnx import TensorProto, helper  # noqa: E402
 
 LIGHT = (
     "bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19",
-        "zfnet512",
+    "zfnet512",
 )  # fmt: skip
 SCALING = ("densenet121", "squeezenet")
 
@@ -41,7 +41,6 @@ def manifest(shared: Path) -> dict[str, dict[str, Any]]:
 
 
 # --- the nine real files
-# ---------------------------------------------------------------------------------------------------
 
 
 @every("training", [True, False])
@@ -171,7 +170,12 @@ def test_nothing_is_written_beside_the_file_and_counts_do_not_depend_on_training
 
 
 # --- small models written here
-# ---------------------------------------------------------------------------------------------
+
+
+def make(op: str, reads: str | list[str], makes: str | list[str], **more: Any) -> Any:
+    """An ONNX node; names as one text, in which `_` is an input left out."""
+    names = [[name.strip("_") for name in text.split()] if isinstance(text, str) else text for text in (reads, makes)]
+    return helper.make_node(op, *names, **more)
 
 
 def model(
@@ -202,7 +206,7 @@ def saved_at(folder: Path, what: Any) -> Path:
     return path
 
 
-GEMM = [helper.make_node("Gemm", ["x", "w"], ["y"], name="fc")]
+GEMM = [make("Gemm", "x w", "y", name="fc")]
 
 
 def test_a_named_dimension_is_bound_and_a_batch_replaces_any(tmp_path: Path) -> None:
@@ -235,7 +239,7 @@ def test_a_batch_that_is_no_count_is_refused(tmp_path: Path, batch: Any) -> None
 def test_a_reshape_that_folds_the_batch_into_features_is_refused(tmp_path: Path) -> None:
     """Elements are all there, so only comparison with the file's own batch shows that the batch was lost."""
     target = helper.make_tensor("t", TensorProto.INT64, [2], [1, -1])
-    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Reshape", ["r", "t"], ["y"], name="flat")]
+    nodes = [make("Relu", "x", "r"), make("Reshape", "r t", "y", name="flat")]
     path = saved_at(tmp_path, model(nodes, shape=[1, 3], initializers=[target]))
     with pytest.raises(GraphError, match=r"node 'flat' \(Reshape\) has batch 1 frozen"):
         from_onnx(path, batch=4, training=False)
@@ -247,18 +251,16 @@ def test_a_reshape_that_folds_the_batch_into_features_is_refused(tmp_path: Path)
 def test_a_reshape_that_keeps_the_batch_is_accepted(tmp_path: Path) -> None:
     for target in ([-1, 3, 1], [0, 3, 1]):
         shape = helper.make_tensor("t", TensorProto.INT64, [3], target)
-        path = saved_at(
-            tmp_path, model([helper.make_node("Reshape", ["x", "t"], ["y"], name="r")], initializers=[shape])
-        )
+        path = saved_at(tmp_path, model([make("Reshape", "x t", "y", name="r")], initializers=[shape]))
         assert from_onnx(path, batch=4, training=False).nodes["r"]["shape"] == (4, 3, 1)
 
 
 def test_shape_arguments_are_no_tensors_and_a_reshaped_weight_is_the_weight(tmp_path: Path) -> None:
     axes = helper.make_tensor("axes", TensorProto.INT64, [1], [0])
     nodes = [
-        helper.make_node("Unsqueeze", ["w", "axes"], ["u"], name="unsqueeze"),
-        helper.make_node("Identity", ["u"], ["v"], name="again"),
-        helper.make_node("Mul", ["x", "v"], ["y"], name="scale"),
+        make("Unsqueeze", "w axes", "u", name="unsqueeze"),
+        make("Identity", "u", "v", name="again"),
+        make("Mul", "x v", "y", name="scale"),
     ]
     graph = from_onnx(saved_at(tmp_path, model(nodes, initializers=[weights("w", 3), axes])))
     assert [n for n in graph if graph.nodes[n].get("kind", "op") != "op"] == ["x", "w"]
@@ -269,7 +271,7 @@ def test_shape_arguments_are_no_tensors_and_a_reshaped_weight_is_the_weight(tmp_
 
 
 def test_an_inner_value_that_is_an_output_too_is_part_of_the_loss(tmp_path: Path) -> None:
-    nodes = [*GEMM, helper.make_node("Relu", ["y"], ["z"], name="relu")]
+    nodes = [*GEMM, make("Relu", "y", "z", name="relu")]
     path = saved_at(tmp_path, model(nodes, initializers=[weights("w", 3, 4)], outputs=("y", "z")))
     graph = from_onnx(path)
     assert set(graph.predecessors("loss")) == {"relu", "y.output"}
@@ -278,10 +280,7 @@ def test_an_inner_value_that_is_an_output_too_is_part_of_the_loss(tmp_path: Path
 
 
 def test_names_with_colons_cannot_collide_with_outputs(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("MaxPool", ["x"], ["p"], name="p", kernel_shape=[2]),
-        helper.make_node("Relu", ["p"], ["y"], name="p:0"),
-    ]
+    nodes = [make("MaxPool", "x", "p", name="p", kernel_shape=[2]), make("Relu", "p", "y", name="p:0")]
     graph = from_onnx(saved_at(tmp_path, model(nodes, shape=[1, 2, 4])), training=False)
     lower(graph)
     assert list(graph) == ["x", "p", "p_0"]
@@ -302,17 +301,11 @@ def test_names_with_colons_cannot_collide_with_outputs(tmp_path: Path) -> None:
             "is damaged: the name",
         ),
         (lambda: model([]), "damaged or not an ONNX model: it has no nodes"),
-        (lambda: model([helper.make_node("STFT", ["x"], ["y"], name="e")]), r"no rule for node 'e' \(STFT\)"),
-        (
-            lambda: model([helper.make_node("Relu", ["x"], ["y"], name="r", domain="acme")]),
-            r"no rule for node 'r' \(acme.Relu\)",
-        ),
-        (
-            lambda: model([helper.make_node("Relu", ["gone"], ["y"], name="r")]),
-            r"'r' \(Relu\) reads 'gone', which nothing",
-        ),
-        (lambda: model([helper.make_node("Relu", ["x"], ["x"], name="r")]), r"'r' \(Relu\) makes 'x', which exists"),
-        (lambda: model([helper.make_node("Relu", ["x"], ["z"], name="r")]), "output 'y' is made by no node"),
+        (lambda: model([make("STFT", "x", "y", name="e")]), r"no rule for node 'e' \(STFT\)"),
+        (lambda: model([make("Relu", "x", "y", name="r", domain="acme")]), r"no rule for node 'r' \(acme.Relu\)"),
+        (lambda: model([make("Relu", "gone", "y", name="r")]), r"'r' \(Relu\) reads 'gone', which nothing"),
+        (lambda: model([make("Relu", "x", "x", name="r")]), r"'r' \(Relu\) makes 'x', which exists"),
+        (lambda: model([make("Relu", "x", "z", name="r")]), "output 'y' is made by no node"),
         (lambda: model(GEMM, initializers=[weights("w", 5, 4)]), "shape inference failed: .*fc"),
     ],
 )
@@ -417,12 +410,9 @@ def test_functions_of_the_file_are_written_out(tmp_path: Path) -> None:
     """Two calls of a layer, relu(x w), each with weights of its own: 3 x 3 and 3 x 4; the relu's own output is saved, 2
     x 3 and 2 x 4.
     """
-    body = [helper.make_node("MatMul", ["a", "b"], ["p"]), helper.make_node("Relu", ["p"], ["q"])]
+    body = [make("MatMul", "a b", "p"), make("Relu", "p", "q")]
     layer = helper.make_function("mine", "Layer", ["a", "b"], ["q"], body, [helper.make_opsetid("", 13)])
-    nodes = [
-        helper.make_node("Layer", ["x", "w"], ["h"], domain="mine", name="one"),
-        helper.make_node("Layer", ["h", "v"], ["y"], domain="mine", name="two"),
-    ]
+    nodes = [make("Layer", "x w", "h", domain="mine", name="one"), make("Layer", "h v", "y", domain="mine", name="two")]
     made = model(nodes, initializers=[weights("w", 3, 3), weights("v", 3, 4)], functions=[layer])
     made.opset_import.append(helper.make_opsetid("mine", 1))
     step = from_onnx(saved_at(tmp_path, made))
@@ -432,9 +422,9 @@ def test_functions_of_the_file_are_written_out(tmp_path: Path) -> None:
 
 
 def test_a_damaged_function_is_refused_like_a_damaged_node(tmp_path: Path) -> None:
-    body = [helper.make_node("Relu", ["a"], ["q"], name="inside")]
+    body = [make("Relu", "a", "q", name="inside")]
     layer = helper.make_function("mine", "Layer", ["a"], ["q"], body, [helper.make_opsetid("", 13)])
-    made = model([helper.make_node("Layer", ["x"], ["y"], domain="mine", name="one")], functions=[layer])
+    made = model([make("Layer", "x", "y", domain="mine", name="one")], functions=[layer])
     made.opset_import.append(helper.make_opsetid("mine", 1))
     for old, new in ((b"Relu", b"R\xffl\xfe"), (b"inside", b"in\xffi\xfee")):
         with pytest.raises(GraphError, match=r"is damaged|cannot be written out|no rule"):
@@ -458,10 +448,7 @@ def test_a_stored_tensor_that_is_an_output_hides_no_size(tmp_path: Path) -> None
 def test_normalizations_that_are_functions_of_the_standard_have_the_shape_of_what_they_read(
     tmp_path: Path, op: str, opset: int, inputs: dict[str, tuple[int, ...]], attributes: dict[str, Any]
 ) -> None:
-    nodes = [
-        helper.make_node(op, ["x", *inputs], ["n"], name="n", **attributes),
-        helper.make_node("Conv", ["n", "w"], ["y"], name="c"),
-    ]
+    nodes = [make(op, ["x", *inputs], "n", name="n", **attributes), make("Conv", "n w", "y", name="c")]
     stored = [weights("w", 5, 4, 1, 1), *(weights(name, *shape) for name, shape in inputs.items())]
     made = altered(
         model(nodes, shape=[2, 4, 3, 3], initializers=stored),
@@ -485,7 +472,7 @@ def test_without_the_onnx_package_the_extra_is_named(tmp_path: Path, monkeypatch
 
 
 def test_a_file_without_weights_can_be_planned_for_inference_only(tmp_path: Path) -> None:
-    path = saved_at(tmp_path, model([helper.make_node("Relu", ["x"], ["y"], name="r")]))
+    path = saved_at(tmp_path, model([make("Relu", "x", "y", name="r")]))
     assert list(from_onnx(path, training=False)) == ["x", "r"]
     with pytest.raises(GraphError, match="no trainable resident"):
         from_onnx(path)

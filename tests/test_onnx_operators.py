@@ -128,7 +128,6 @@ def _evaluator(op: str, places: tuple[int, ...], text: str, outputs: int, opset:
 
 
 # --- gradients that need no formula
-# ------------------------------------------------------------------------------------------
 
 
 def linear(case: Case, position: int) -> Slope:
@@ -190,7 +189,6 @@ def keep(dy: Array, like: Array) -> Array:
 
 
 # --- ops that keep what onnx's reference does not make
-# -----------------------------------------------------------------------
 
 
 def sigmoid(x: Array) -> Array:
@@ -333,40 +331,29 @@ RECURRENT: list[Case] = [
         flops=STEPS * BATCH * HIDDEN * (2 * 4 * (WIDTH + HIDDEN) + 14), shaped=False,
     ) for inputs in (LSTM_LAYER, [*LSTM_LAYER, PEEPHOLES])),
     by(again, "LSTM", [*LSTM_LAYER, PEEPHOLES], range(7), params={"hidden_size": HIDDEN}, outputs=3, shaped=False,
-       forward=lambda *inputs: lstm(*inputs)[:3], flops=STEPS * BATCH * HIDDEN * (2 * 4 * (WIDTH + HIDDEN) + 14)),
+        forward=lambda *inputs: lstm(*inputs)[:3], flops=STEPS * BATCH * HIDDEN * (2 * 4 * (WIDTH + HIDDEN) + 14)),
     by(again, "LSTM", LSTM_LAYER, range(6), params={"hidden_size": HIDDEN}, outputs=2,
-       flops=STEPS * BATCH * HIDDEN * (2 * 4 * (WIDTH + HIDDEN) + 14)),
-    Case(
-        "GRU", GRU_LAYER,
-        {
-            0: lambda dy, r, h0, y, kept, w: gru_gates(dy, r, h0, y, kept)[0] @ w[0],
-            1: lambda dy, r, h0, y, kept, x: outer(gru_gates(dy, r, h0, y, kept)[0], x),
-            2: lambda dy, r, h0, y, kept: outer(gru_gates(dy, r, h0, y, kept)[1], shifted(y, h0)),
-            3: lambda dy, r, h0, y, kept: np.concatenate([found.sum((0, 1)) for found in gru_gates(dy, r, h0, y,
-                kept)[:2]])[None],
-            4: lambda dy, r, h0, y, kept: gru_gates(dy, r, h0, y, kept)[2][None],
-        },
+        flops=STEPS * BATCH * HIDDEN * (2 * 4 * (WIDTH + HIDDEN) + 14)),
+    Case("GRU", GRU_LAYER, {0: lambda dy, r, h0, y, kept, w: gru_gates(dy, r, h0, y, kept)[0] @ w[0],
+        1: lambda dy, r, h0, y, kept, x: outer(gru_gates(dy, r, h0, y, kept)[0], x),
+        2: lambda dy, r, h0, y, kept: outer(gru_gates(dy, r, h0, y, kept)[1], shifted(y, h0)),
+        3: lambda dy, r, h0, y, kept: np.concatenate([found.sum((0, 1)) for found in gru_gates(dy, r, h0, y,
+        kept)[:2]])[None], 4: lambda dy, r, h0, y, kept: gru_gates(dy, r, h0, y, kept)[2][None]},
         params={"hidden_size": HIDDEN, "linear_before_reset": 1}, outputs=3, forward=gru,
-        flops=STEPS * BATCH * HIDDEN * (2 * 3 * (WIDTH + HIDDEN) + 12), shaped=False,
-    ),
+        flops=STEPS * BATCH * HIDDEN * (2 * 3 * (WIDTH + HIDDEN) + 12), shaped=False),
     by(again, "GRU", GRU_LAYER, range(5), params={"hidden_size": HIDDEN, "linear_before_reset": 1}, outputs=2,
-       flops=STEPS * BATCH * HIDDEN * (2 * 3 * (WIDTH + HIDDEN) + 12)),
-    Case(
-        "RNN", RNN_LAYER,
-        {
-            0: lambda dy, r, y, w: rnn_gates(dy, r, y)[0] @ w[0],
-            1: lambda dy, r, y, x: outer(rnn_gates(dy, r, y)[0], x),
-            2: lambda dy, r, y, h0: outer(rnn_gates(dy, r, y)[0], shifted(y, h0)),
-            3: lambda dy, r, y: np.tile(rnn_gates(dy, r, y)[0].sum((0, 1)), 2)[None],
-            4: lambda dy, r, y: rnn_gates(dy, r, y)[1][None],
-        },
-        params={"hidden_size": HIDDEN}, outputs=2, flops=STEPS * BATCH * HIDDEN * (2 * (WIDTH + HIDDEN) + 4),
+        flops=STEPS * BATCH * HIDDEN * (2 * 3 * (WIDTH + HIDDEN) + 12)),
+    Case("RNN", RNN_LAYER, {0: lambda dy, r, y, w: rnn_gates(dy, r, y)[0] @ w[0],
+        1: lambda dy, r, y, x: outer(rnn_gates(dy, r, y)[0], x),
+        2: lambda dy, r, y, h0: outer(rnn_gates(dy, r, y)[0], shifted(y, h0)),
+        3: lambda dy, r, y: np.tile(rnn_gates(dy, r, y)[0].sum((0, 1)), 2)[None],
+        4: lambda dy, r, y: rnn_gates(dy, r, y)[1][None]}, params={"hidden_size": HIDDEN}, outputs=2,
+        flops=STEPS * BATCH * HIDDEN * (2 * (WIDTH + HIDDEN) + 4),
     ),
 ]  # fmt: skip
 
 
 # --- matrix products, convolutions, attention
-# --------------------------------------------------------------------------------
 
 Q, K, V = some(1, 1, 3, 4), some(1, 1, 5, 4), some(1, 1, 5, 2)
 BIAS = some(1, 1, 3, 5)
@@ -375,43 +362,36 @@ DEFORM = [some(1, 1, 4, 4), some(1, 1, 2, 2), some(1, 8, 3, 3) / 5, some(1), pos
 PRODUCTS: list[Case] = [
     # 2 Cin K for each output element; 5 x 2 of them are inside.
     by(linear, "Conv", [some(1, 2, 7), some(3, 2, 3), some(3)], (0, 1, 2), flops=2 * 2 * 3 * 15),
-    by(linear, "Conv", [some(1, 4, 5, 5), some(4, 2, 3, 3)], (0, 1), params={"group": 2, "pads": [1, 1, 1, 1],
-        "strides": [2, 2]},
-       flops=2 * 2 * 9 * 4 * 9),
+    by(linear, "Conv", [some(1, 4, 5, 5), some(4, 2, 3, 3)], (0, 1),
+        params={"group": 2, "pads": [1, 1, 1, 1], "strides": [2, 2]}, flops=2 * 2 * 9 * 4 * 9),
     by(linear, "ConvTranspose", [some(1, 2, 4), some(2, 3, 3), some(3)], (0, 1, 2), params={"strides": [2]},
         flops=2 * 2 * 4 * 3 * 3),
-    Case("Gemm", [some(2, 3), some(4, 3), some(4)],
-         {0: lambda dy, b: dy @ b, 1: lambda dy, a: dy.T @ a, 2: lambda dy: dy.sum(0)}, params={"transB": 1},
-             flops=2 * 2 * 3 * 4),
-    Case("MatMul", [some(2, 2, 3), some(2, 3, 4)],
-         {0: lambda dy, b: dy @ b.swapaxes(1, 2), 1: lambda dy, a: a.swapaxes(1, 2) @ dy}, flops=2 * 2 * 2 * 3 * 4),
+    Case("Gemm", [some(2, 3), some(4, 3), some(4)], {0: lambda dy, b: dy @ b, 1: lambda dy, a: dy.T @ a,
+        2: lambda dy: dy.sum(0)}, params={"transB": 1}, flops=2 * 2 * 3 * 4),
+    Case("MatMul", [some(2, 2, 3), some(2, 3, 4)], {0: lambda dy, b: dy @ b.swapaxes(1, 2),
+        1: lambda dy, a: a.swapaxes(1, 2) @ dy}, flops=2 * 2 * 2 * 3 * 4),
     Case("Einsum", TRIPLE[:2], {0: lambda dy, b: dy @ b.T, 1: lambda dy, a: a.T @ dy}, params={"equation": "ij,jk->ik"},
-         flops=2 * 2 * 3 * 4),
+        flops=2 * 2 * 3 * 4),
     Case("Einsum", [some(2, 3)], {0: lambda dy: dy.T}, params={"equation": "ij->ji"}, flops=6),
-    Case("Einsum", TRIPLE, {
-        0: lambda dy, b, c: dy @ c.T @ b.T, 1: lambda dy, a, c: a.T @ dy @ c.T, 2: lambda dy, a, b: b.T @ a.T @ dy,
-    }, params={"equation": "ij,jk,kl->il"}, flops=3 * 2 * 3 * 4 * 2),
-    Case("Einsum", [some(2, 3, 4), some(2, 4, 5)], {
-        0: lambda dy, b: dy @ b.swapaxes(1, 2), 1: lambda dy, a: a.swapaxes(1, 2) @ dy,
-    }, params={"equation": "...ij,...jk"}, flops=2 * 2 * 3 * 4 * 5),
+    Case("Einsum", TRIPLE, {0: lambda dy, b, c: dy @ c.T @ b.T, 1: lambda dy, a, c: a.T @ dy @ c.T,
+        2: lambda dy, a, b: b.T @ a.T @ dy}, params={"equation": "ij,jk,kl->il"}, flops=3 * 2 * 3 * 4 * 2),
+    Case("Einsum", [some(2, 3, 4), some(2, 4, 5)], {0: lambda dy, b: dy @ b.swapaxes(1, 2),
+        1: lambda dy, a: a.swapaxes(1, 2) @ dy}, params={"equation": "...ij,...jk"}, flops=2 * 2 * 3 * 4 * 5),
     # Four products and adds a sample of the image, then those of a convolution.
     by(again, "DeformConv", DEFORM, (2, 4), flops=2 * 9 * 4 + 8 * 9 * 4),
     by(linear, "DeformConv", DEFORM, (0, 1, 3), flops=2 * 9 * 4 + 8 * 9 * 4),
     # 15 scores: a product of length 4 and one of length 2 each, and 5 for the softmax.
-    Case("FusedAttention", [Q, K, V], {
-        i: lambda dy, q, k, v, y, total, i=i: attention_slopes(dy, q, k, v, y, total)[i] for i in range(3)
-    }, outputs=2, forward=attention, flops=15 * (2 * 4 + 2 * 2 + 5), shaped=False),
-    Case("FusedAttention", [Q, K, V], {
-        i: lambda dy, q, k, v, i=i: attention_slopes(dy, q, k, v, *attention(q, k, v))[i] for i in range(3)
-    }, forward=lambda q, k, v: attention(q, k, v)[:1], flops=15 * (2 * 4 + 2 * 2 + 5), shaped=False),
+    Case("FusedAttention", [Q, K, V], {i: lambda dy, q, k, v, y, total, i=i: attention_slopes(dy, q, k, v, y,
+        total)[i] for i in range(3)}, outputs=2, forward=attention, flops=15 * (2 * 4 + 2 * 2 + 5), shaped=False),
+    Case("FusedAttention", [Q, K, V], {i: lambda dy, q, k, v, i=i: attention_slopes(dy, q, k, v,
+        *attention(q, k, v))[i] for i in range(3)}, forward=lambda q, k, v: attention(q, k, v)[:1],
+        flops=15 * (2 * 4 + 2 * 2 + 5), shaped=False),
     by(again, "Attention", [Q, K, V, BIAS], (0, 1, 2, 3), flops=15 * (2 * 4 + 2 * 2 + 5)),
-    by(again, "Attention", [some(1, 3, 4), some(1, 5, 4), some(1, 5, 4)], (0, 1, 2), params={"q_num_heads": 2,
-        "kv_num_heads": 2},
-       flops=15 * (2 * 4 + 2 * 4 + 5)),
+    by(again, "Attention", [some(1, 3, 4), some(1, 5, 4), some(1, 5, 4)], (0, 1, 2),
+        params={"q_num_heads": 2, "kv_num_heads": 2}, flops=15 * (2 * 4 + 2 * 4 + 5)),
 ]  # fmt: skip
 
 # --- normalizations and losses
-# -------------------------------------------------------------------------------------------------
 
 EPSILON = 1e-5
 ROWS, SCALE, SHIFT = some(2, 3, 4), some(4), some(4)
@@ -455,61 +435,50 @@ def lrn_dx(dy: Array, x: Array, y: Array) -> Array:
 
 
 NORMALIZATIONS: list[Case] = [
-    Case("BatchNormalization", [IMAGES, SCALE, SHIFT], {
-        0: lambda dy, x, scale, mean, inverse: layer_norm_dx(
-            dy.swapaxes(0, 1).reshape(4, -1), x.swapaxes(0, 1).reshape(4, -1), scale[:, None], mean[:, None], inverse[:,
-                None]
-        ).reshape(4, 2, 3, 2).swapaxes(0, 1),
-        1: lambda dy, x, mean, inverse: (dy * (x - mean[:, None, None]) * inverse[:, None, None]).sum((0, 2, 3)),
-        2: lambda dy: dy.sum((0, 2, 3)),
-    }, outputs=3, shaped=False, forward=lambda x, scale, shift: [
-        (x - x.mean((0, 2, 3), keepdims=True)) / np.sqrt(x.var((0, 2, 3), keepdims=True) + EPSILON) * scale[:, None,
-            None]
-        + shift[:, None, None], x.mean((0, 2, 3)), 1 / np.sqrt(x.var((0, 2, 3)) + EPSILON),
-    ]),
-    Case("BatchNormalization", [IMAGES, SCALE, SHIFT, some(4), positive(4)], {
-        0: lambda dy, scale, var: dy * (scale / np.sqrt(var + EPSILON))[:, None, None],
+    Case("BatchNormalization", [IMAGES, SCALE, SHIFT],
+        {0: lambda dy, x, scale, mean, inverse: layer_norm_dx(dy.swapaxes(0, 1).reshape(4, -1),
+        x.swapaxes(0, 1).reshape(4, -1), scale[:, None], mean[:, None], inverse[:, None]).reshape(4, 2, 3,
+        2).swapaxes(0, 1), 1: lambda dy, x, mean, inverse: (dy * (x - mean[:, None, None]) * inverse[:, None,
+        None]).sum((0, 2, 3)), 2: lambda dy: dy.sum((0, 2, 3))}, outputs=3, shaped=False,
+        forward=lambda x, scale, shift: [(x - x.mean((0, 2, 3), keepdims=True)) / np.sqrt(x.var((0, 2, 3),
+        keepdims=True) + EPSILON) * scale[:, None, None] + shift[:, None, None], x.mean((0, 2, 3)),
+        1 / np.sqrt(x.var((0, 2, 3)) + EPSILON)]),
+    Case("BatchNormalization", [IMAGES, SCALE, SHIFT, some(4), positive(4)],
+        {0: lambda dy, scale, var: dy * (scale / np.sqrt(var + EPSILON))[:, None, None],
         1: lambda dy, x, mean, var: (dy * (x - mean[:, None, None]) / np.sqrt(var + EPSILON)[:, None, None]).sum((0, 2,
-            3)),
-        2: lambda dy: dy.sum((0, 2, 3)),
-    }),
-    Case("LayerNormalization", [ROWS, SCALE, SHIFT], {
-        0: layer_norm_dx, 1: lambda dy, x, mean, inverse: (dy * (x - mean) * inverse).sum((0, 1)),
-            2: lambda dy: dy.sum((0, 1)),
-    }, outputs=3),
-    Case("LayerNormalization", [ROWS, SCALE, SHIFT], {
-        0: lambda dy, x, scale: layer_norm_dx(dy, x, scale, x.mean(-1, keepdims=True), centred(x)[1]),
-        1: lambda dy, x: (dy * math.prod(centred(x))).sum((0, 1)), 2: lambda dy: dy.sum((0, 1)),
-    }),
+        3)), 2: lambda dy: dy.sum((0, 2, 3))}),
+    Case("LayerNormalization", [ROWS, SCALE, SHIFT],
+        {0: layer_norm_dx, 1: lambda dy, x, mean, inverse: (dy * (x - mean) * inverse).sum((0, 1)),
+        2: lambda dy: dy.sum((0, 1))}, outputs=3),
+    Case("LayerNormalization", [ROWS, SCALE, SHIFT],
+        {0: lambda dy, x, scale: layer_norm_dx(dy, x, scale, x.mean(-1, keepdims=True), centred(x)[1]),
+        1: lambda dy, x: (dy * math.prod(centred(x))).sum((0, 1)), 2: lambda dy: dy.sum((0, 1))}),
     by(again, "InstanceNormalization", [IMAGES, SCALE, SHIFT], (0, 1, 2)),
     by(again, "GroupNormalization", [IMAGES, SCALE, SHIFT], (0, 1, 2), params={"num_groups": 2}, shaped=False),
     by(again, "RMSNormalization", [ROWS, SCALE], (0, 1)),
     by(again, "LpNormalization", [ROWS], (0,)),
     by(again, "MeanVarianceNormalization", [IMAGES], (0,), shaped=False,
-       forward=lambda x: [(x - x.mean((0, 2, 3), keepdims=True)) / np.sqrt(x.var((0, 2, 3), keepdims=True))]),
+        forward=lambda x: [(x - x.mean((0, 2, 3), keepdims=True)) / np.sqrt(x.var((0, 2, 3), keepdims=True))]),
     Case("LRN", [some(1, 4, 2, 2)], {0: lrn_dx}, params={"size": 3, "alpha": 0.3}, flops=16 * (2 * 3 + 3), forward=lrn),
     Case("Softmax", [ROWS], {0: lambda dy, y: y * (dy - (dy * y).sum(-1, keepdims=True))}),
     Case("LogSoftmax", [ROWS], {0: lambda dy, y: dy - np.exp(y) * dy.sum(-1, keepdims=True)}),
     Case("Hardmax", [ROWS]),
     Case("Dropout", [ROWS, ints(7)], {0: lambda dy, mask: dy * mask * 2}, outputs=2, shaped=False,
-         forward=lambda x, state: [x * mask_of(x) * 2, mask_of(x)]),
+        forward=lambda x, state: [x * mask_of(x) * 2, mask_of(x)]),
     Case("Dropout", [ROWS], {0: lambda dy: dy}),
     Case("SoftmaxCrossEntropyLoss", [some(3, 4), LABELS], {0: cross_entropy_slope}, outputs=2),
     Case("SoftmaxCrossEntropyLoss", [some(3, 4), LABELS, WEIGHTS], {0: cross_entropy_slope}, outputs=2),
-    Case("SoftmaxCrossEntropyLoss", [some(3, 4), LABELS], {0: lambda dy, x,
-        labels: cross_entropy_slope(dy, log_softmax(x), labels)}),
-    Case("SoftmaxCrossEntropyLoss", [some(3, 4), LABELS, WEIGHTS], {
-        0: lambda dy, x, labels, weights: cross_entropy_slope(dy, log_softmax(x), labels, weights),
-    }),
-    Case("NegativeLogLikelihoodLoss", [some(3, 4), LABELS, WEIGHTS], {
-        0: lambda dy, labels, weights: -dy * np.eye(4)[labels] * (weights[labels] / weights[labels].sum())[:, None],
-    }),
+    Case("SoftmaxCrossEntropyLoss", [some(3, 4), LABELS],
+        {0: lambda dy, x, labels: cross_entropy_slope(dy, log_softmax(x), labels)}),
+    Case("SoftmaxCrossEntropyLoss", [some(3, 4), LABELS, WEIGHTS],
+        {0: lambda dy, x, labels, weights: cross_entropy_slope(dy, log_softmax(x), labels, weights)}),
+    Case("NegativeLogLikelihoodLoss", [some(3, 4), LABELS, WEIGHTS],
+        {0: lambda dy, labels, weights: -dy * np.eye(4)[labels] * (weights[labels] / weights[labels].sum())[:, None]}),
     Case("UpdateStatistics", [some(4), positive(4), some(4), positive(4)], outputs=2, shaped=False,
-         forward=lambda mean, var, m, s: [0.9 * mean + 0.1 * m, 0.9 * var + 0.1 * (1 / s**2 - EPSILON)]),
+        forward=lambda mean, var, m, s: [0.9 * mean + 0.1 * m, 0.9 * var + 0.1 * (1 / s**2 - EPSILON)]),
 ]  # fmt: skip
 
 # --- windows
-# -----------------------------------------------------------------------------------------------------------------
 
 
 def spread(dy: Array, indices: Array, like: tuple[int, ...]) -> Array:
@@ -543,10 +512,10 @@ WINDOWS: list[Case] = [
     by(linear, "GlobalAveragePool", [PIXELS], (0,)),
     Case("GlobalMaxPool", [PIXELS], {0: extreme}),
     Case("GlobalLpPool", [PIXELS], {0: lambda dy, x, y: dy * x / y}, params={"p": 2},
-         forward=lambda x: [np.sqrt((x * x).sum((2, 3), keepdims=True))]),
+        forward=lambda x: [np.sqrt((x * x).sum((2, 3), keepdims=True))]),
     by(linear, "MaxUnpool", [some(1, 1, 2, 2), ints(0, 3, 9, 14).reshape(1, 1, 2, 2)], (0,), params=HALF),
     by(linear, "RoiAlign", [some(2, 1, 4, 4), np.array([[0.0, 0.0, 3.0, 3.0]]), ints(1)], (0,),
-       params={"output_height": 2, "output_width": 2}),
+        params={"output_height": 2, "output_width": 2}),
     by(linear, "GridSample", [PIXELS, np.linspace(-0.8, 0.7, 8).reshape(1, 2, 2, 2)], (0,)),
     by(again, "GridSample", [PIXELS, np.linspace(-0.8, 0.7, 8).reshape(1, 2, 2, 2)], (1,)),
     by(linear, "AffineGrid", [some(1, 2, 3)], (0,), static={1: ints(1, 1, 2, 3)},
@@ -560,7 +529,6 @@ WINDOWS: list[Case] = [
 ]  # fmt: skip
 
 # --- element by element
-# ------------------------------------------------------------------------------------------------------
 
 ANY, POSITIVE, SMALL = some(7), positive(7), some(7) / 3
 ERF = np.vectorize(math.erf)
@@ -622,29 +590,24 @@ EXACT: dict[str, Callable[..., list[Array]]] = {
 }
 ELEMENTWISE: list[Case] = [
     *(Case(op, [x], {0: lambda dy, y, slope=slope: dy * slope(y)}) for op, (x, slope) in BY_OUTPUT.items()),
-    *(
-        Case(op, [x], {0: lambda dy, x, slope=slope: dy * slope(x)}, forward=EXACT.get(op)) for op, (x,
-            slope) in BY_INPUT.items()
-    ),
+    *(Case(op, [x], {0: lambda dy, x, slope=slope: dy * slope(x)}, forward=EXACT.get(op)) for op,
+        (x, slope) in BY_INPUT.items()),
     Case("Clip", [A], {0: lambda dy, x: dy * (abs(x) < 1)}, static={1: np.array(-1.0), 2: np.array(1.0)}),
     Case("Neg", [A], {0: lambda dy: -dy}),
     Case("Add", [A, B], {0: lambda dy: dy, 1: lambda dy: dy.sum(0)}),
     Case("Sum", [A, B, A + 1], {0: lambda dy: dy, 1: lambda dy: dy.sum(0), 2: lambda dy: dy}, flops=2 * 12),
     Case("Mean", [A, B], {0: lambda dy: dy / 2, 1: lambda dy: dy.sum(0) / 2}, flops=2 * 12),
-    *(
-        Case(op, [A, B + 0.01, some(3, 4) + 0.02], {0: extreme, 1: lambda dy, x, y: extreme(dy, x, y).sum(0),
-            2: extreme}, flops=2 * 12)
-        for op in ("Max", "Min")
-    ),
+    *(Case(op, [A, B + 0.01, some(3, 4) + 0.02], {0: extreme, 1: lambda dy, x, y: extreme(dy, x, y).sum(0), 2: extreme},
+        flops=2 * 12) for op in ("Max", "Min")),
     Case("Sub", [A, B], {0: lambda dy: dy, 1: lambda dy: -dy.sum(0)}),
     Case("Mul", [A, B], {0: lambda dy, b: dy * b, 1: lambda dy, a: (dy * a).sum(0)}),
     Case("Div", [A, B], {0: lambda dy, b: dy / b, 1: lambda dy, a, b: -(dy * a / b**2).sum(0)}),
     Case("Mod", [A, B * 0.37], {0: lambda dy: dy, 1: lambda dy, a, b: -(dy * np.trunc(a / b)).sum(0)},
         params={"fmod": 1}),
-    Case("Pow", [positive(3, 4), B], {0: lambda dy, x, c: dy * c * x ** (c - 1), 1: lambda dy, x,
-        y: (dy * y * np.log(x)).sum(0)}),
-    Case("PRelu", [A, B], {0: lambda dy, x, s: dy * np.where(x > 0, 1, s), 1: lambda dy,
-        x: (dy * np.minimum(x, 0)).sum(0)}),
+    Case("Pow", [positive(3, 4), B], {0: lambda dy, x, c: dy * c * x ** (c - 1),
+        1: lambda dy, x, y: (dy * y * np.log(x)).sum(0)}),
+    Case("PRelu", [A, B], {0: lambda dy, x, s: dy * np.where(x > 0, 1, s),
+        1: lambda dy, x: (dy * np.minimum(x, 0)).sum(0)}),
     Case("Where", [A > 0, A, B], {1: lambda dy, c: dy * c, 2: lambda dy, c: (dy * ~c).sum(0)}),
     by(linear, "RotaryEmbedding", [TABLE, np.cos(ANGLES), np.sin(ANGLES)], (0,)),
     by(linear, "RotaryEmbedding", [TABLE, np.cos(TURNS), np.sin(TURNS), ints(1).reshape(1, 1)], (0,)),
@@ -658,7 +621,6 @@ ELEMENTWISE: list[Case] = [
 ]  # fmt: skip
 
 # --- reductions and moves
-# ----------------------------------------------------------------------------------------------------
 
 LAST = {1: ints(-1)}
 POSITIVES = positive(2, 3)
@@ -676,8 +638,7 @@ REDUCTIONS: list[Case] = [
     *(Case(op, [ROWS], params=params) for op in ("ArgMax", "ArgMin") for params in ({"axis": 1}, {"keepdims": 0})),
     by(linear, "CumSum", [A], (0,), static={1: np.array(1)}),
     Case("CumProd", [A], {0: lambda dy, x, y: np.cumsum((dy * y)[:, ::-1], 1)[:, ::-1] / x}, static={1: np.array(1)},
-        opset=26,
-         forward=lambda x: [np.cumprod(x, 1)]),
+        opset=26, forward=lambda x: [np.cumprod(x, 1)]),
     Case("TopK", [some(5)], {0: lambda dy, where: spread(dy, where, (5,))}, static={1: ints(2)}, outputs=2),
     Case("Det", [some(2, 3, 3)], {0: lambda dy, x, y: (dy * y)[:, None, None] * np.linalg.inv(x).swapaxes(1, 2)}),
 ]  # fmt: skip
@@ -735,8 +696,7 @@ every_case = every("case", CASES, ids=IDS)
 #: Rows of onnxruntime's training graphs: `test_onnx_training.py` has real ones.
 TRAINING = {
     "ReluGrad", "Scale", "DropoutGrad", "ConvGrad", "BatchNormInternal", "BatchNormalizationGrad", "MaxPoolGrad",
-        "AveragePoolGrad",
-    "SoftmaxCrossEntropyLossGrad", "ConcatTraining", "SplitTraining", "InPlaceAccumulatorV2",
+    "AveragePoolGrad", "SoftmaxCrossEntropyLossGrad", "ConcatTraining", "SplitTraining", "InPlaceAccumulatorV2",
 }  # fmt: skip
 VIEWS = {"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze"}
 #: Ops without arithmetic.

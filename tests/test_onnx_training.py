@@ -15,7 +15,7 @@ import pytest
 from naive import keep_all
 from offenders import every
 from programs import elements, saved
-from test_onnx import manifest, saved_at
+from test_onnx import make, manifest, saved_at
 
 from planner.api import optimize
 from planner.errors import GraphError, InfeasibleBudget
@@ -49,7 +49,6 @@ def ops(graph: nx.DiGraph, op: str) -> list[dict[str, Any]]:
 
 
 # --- the four real files
-# ---------------------------------------------------------------------------------------------------
 
 
 @every("name", FILES)
@@ -224,7 +223,6 @@ def test_a_step_is_no_inference_graph(shared: Path) -> None:
 
 
 # --- small steps written here
-# ----------------------------------------------------------------------------------------------
 
 
 def step(nodes: list[Any], inputs: dict[str, tuple[int, ...]], outputs: tuple[str, ...]) -> Any:
@@ -240,12 +238,12 @@ def step(nodes: list[Any], inputs: dict[str, tuple[int, ...]], outputs: tuple[st
 
 
 def gradient(op: str, reads: list[str], makes: list[str], **attributes: Any) -> Any:
-    return helper.make_node(op, reads, makes, name=f"{op}.node", domain="com.microsoft", **attributes)
+    return make(op, reads, makes, name=f"{op}.node", domain="com.microsoft", **attributes)
 
 
 def test_a_bias_gradient_has_the_shape_of_the_bias(tmp_path: Path) -> None:
     nodes = [
-        helper.make_node("Conv", ["x", "w", "b"], ["y"], name="conv"),
+        make("Conv", "x w b", "y", name="conv"),
         gradient("ConvGrad", ["y", "x", "w"], ["x_grad", "w_grad", "b_grad"]),
     ]
     path = saved_at(
@@ -258,7 +256,7 @@ def test_a_bias_gradient_has_the_shape_of_the_bias(tmp_path: Path) -> None:
 
 
 def test_a_value_that_no_rule_sizes_is_named_with_its_node(tmp_path: Path) -> None:
-    nodes = [helper.make_node("Relu", ["x"], ["y"], name="relu"), gradient("MaxPoolGrad", ["y", "x"], ["x_grad"])]
+    nodes = [make("Relu", "x", "y", name="relu"), gradient("MaxPoolGrad", ["y", "x"], ["x_grad"])]
     with pytest.raises(
         GraphError, match=r"node 'MaxPoolGrad.node' \(MaxPoolGrad\): no size could be inferred for value 'x_grad'"
     ) as error:
@@ -267,24 +265,20 @@ def test_a_value_that_no_rule_sizes_is_named_with_its_node(tmp_path: Path) -> No
 
 
 def test_an_unknown_gradient_op_is_refused_by_name(tmp_path: Path) -> None:
-    nodes = [helper.make_node("Relu", ["x"], ["y"], name="relu"), gradient("FastGeluGrad", ["y", "x"], ["x_grad"])]
+    nodes = [make("Relu", "x", "y", name="relu"), gradient("FastGeluGrad", ["y", "x"], ["x_grad"])]
     with pytest.raises(GraphError, match=r"no rule for node 'FastGeluGrad.node' \(com.microsoft.FastGeluGrad\)"):
         from_onnx(saved_at(tmp_path, step(nodes, {"x": (2, 3)}, ("x_grad",))))
 
 
 @every(("op", "needed"), [("ReluGrad", 2), ("ConvGrad", 3), ("InPlaceAccumulatorV2", 2)])
 def test_a_node_with_too_few_inputs_is_refused(tmp_path: Path, op: str, needed: int) -> None:
-    nodes = [
-        helper.make_node("Relu", ["x"], ["y"]),
-        gradient("ReluGrad", ["y", "y"], ["z"]),
-        gradient(op, ["z"], ["x_grad"]),
-    ]
+    nodes = [make("Relu", "x", "y"), gradient("ReluGrad", ["y", "y"], ["z"]), gradient(op, ["z"], ["x_grad"])]
     with pytest.raises(GraphError, match=rf"'{op}.node' \({op}\) has 1 inputs, and its op needs {needed}"):
         from_onnx(saved_at(tmp_path, step(nodes, {"x": (2, 3)}, ("x_grad",))))
 
 
 def test_a_relu_gradient_may_overwrite_the_gradient_it_reads_and_nothing_else(tmp_path: Path) -> None:
-    nodes = [helper.make_node("Relu", ["x"], ["y"], name="relu"), gradient("ReluGrad", ["y", "y"], ["x_grad"])]
+    nodes = [make("Relu", "x", "y", name="relu"), gradient("ReluGrad", ["y", "y"], ["x_grad"])]
     graph = from_onnx(saved_at(tmp_path, step(nodes, {"x": (2, 3)}, ("x_grad",))))
     assert graph.nodes["ReluGrad.node"]["inplace"] == ((0, 0),)
     assert json.dumps(graph.graph["source"]["pruned"]) == "[]"

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from naive import keep_all
 from offenders import every
-from test_onnx import GEMM, manifest, model, saved_at, weights
+from test_onnx import GEMM, make, manifest, model, saved_at, weights
 
 from planner.api import optimize
 from planner.cli.main import cli
@@ -44,7 +44,6 @@ def wild(shared: Path, name: str) -> Path:
 
 
 # --- the six real files
-# ----------------------------------------------------------------------------------------------------
 
 
 @every("training", [True, False])
@@ -152,7 +151,6 @@ def test_what_no_rule_covers_is_refused_by_node_and_reason(
 
 
 # --- small models written here
-# ---------------------------------------------------------------------------------------------
 
 
 def ints(name: str, *values: int) -> Any:
@@ -162,13 +160,13 @@ def ints(name: str, *values: int) -> Any:
 def test_a_target_computed_from_a_shape_is_folded_and_no_tensor(tmp_path: Path) -> None:
     """Through an int32 cast, where onnx's own data propagation gives up."""
     nodes = [
-        helper.make_node("Shape", ["x"], ["shape"], name="shape"),
-        helper.make_node("Cast", ["shape"], ["narrow"], to=TensorProto.INT32, name="narrow"),
-        helper.make_node("Slice", ["narrow", "zero", "one"], ["rows"], name="rows"),
-        helper.make_node("Cast", ["rows"], ["wide"], to=TensorProto.INT64, name="wide"),
-        helper.make_node("Mul", ["wide", "three"], ["total"], name="total"),
-        helper.make_node("Concat", ["total", "one"], ["target"], axis=0, name="target"),
-        helper.make_node("Reshape", ["x", "target"], ["y"], name="flat"),
+        make("Shape", "x", "shape", name="shape"),
+        make("Cast", "shape", "narrow", to=TensorProto.INT32, name="narrow"),
+        make("Slice", "narrow zero one", "rows", name="rows"),
+        make("Cast", "rows", "wide", to=TensorProto.INT64, name="wide"),
+        make("Mul", "wide three", "total", name="total"),
+        make("Concat", "total one", "target", axis=0, name="target"),
+        make("Reshape", "x target", "y", name="flat"),
     ]
     path = saved_at(tmp_path, model(nodes, initializers=[ints("zero", 0), ints("one", 1), ints("three", 3)]))
     graph = from_onnx(path, training=False)
@@ -181,11 +179,11 @@ def test_a_target_computed_from_a_shape_is_folded_and_no_tensor(tmp_path: Path) 
 
 def test_a_number_computed_from_a_shape_is_a_state_and_keeps_nothing_alive(tmp_path: Path) -> None:
     nodes = [
-        helper.make_node("Relu", ["x"], ["r"], name="relu"),
-        helper.make_node("Shape", ["r"], ["shape"], name="shape"),
-        helper.make_node("Cast", ["shape"], ["sizes"], to=TensorProto.FLOAT, name="sizes"),
-        helper.make_node("ReduceSum", ["sizes"], ["total"], keepdims=0, name="total"),
-        helper.make_node("Div", ["r", "total"], ["y"], name="scale"),
+        make("Relu", "x", "r", name="relu"),
+        make("Shape", "r", "shape", name="shape"),
+        make("Cast", "shape", "sizes", to=TensorProto.FLOAT, name="sizes"),
+        make("ReduceSum", "sizes", "total", keepdims=0, name="total"),
+        make("Div", "r total", "y", name="scale"),
     ]
     graph = from_onnx(saved_at(tmp_path, model(nodes)), training=False)
     assert set(graph.predecessors("scale")) == {"relu", "total"}
@@ -195,12 +193,7 @@ def test_a_number_computed_from_a_shape_is_a_state_and_keeps_nothing_alive(tmp_p
 
 def test_what_cannot_be_sized_is_named_with_its_node(tmp_path: Path) -> None:
     target = helper.make_tensor_value_info("target", TensorProto.INT64, [2])
-    whole = model(
-        [
-            helper.make_node("Reshape", ["x", "target"], ["z"], name="flat"),
-            helper.make_node("Relu", ["z"], ["y"], name="relu"),
-        ]
-    )
+    whole = model([make("Reshape", "x target", "z", name="flat"), make("Relu", "z", "y", name="relu")])
     whole.graph.input.append(target)
     with pytest.raises(GraphError, match=r"node 'flat' \(Reshape\): no size could be inferred for value 'z'") as error:
         from_onnx(saved_at(tmp_path, whole), training=False)
@@ -208,19 +201,19 @@ def test_what_cannot_be_sized_is_named_with_its_node(tmp_path: Path) -> None:
 
 
 def test_a_node_with_too_few_inputs_is_refused(tmp_path: Path) -> None:
-    nodes = [helper.make_node("BatchNormalization", ["x", "w", "w", "w"], ["y"], name="bn")]
+    nodes = [make("BatchNormalization", "x w w w", "y", name="bn")]
     with pytest.raises(GraphError, match=r"node 'bn' \(BatchNormalization\) has 4 inputs, and its op needs 5"):
         from_onnx(saved_at(tmp_path, model(nodes, initializers=[weights("w", 3)])))
 
 
 def test_an_op_type_with_a_line_break_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(GraphError, match="no rule for node 'r'") as error:
-        from_onnx(saved_at(tmp_path, model([helper.make_node("Re\nlu", ["x"], ["y"], name="r")])))
+        from_onnx(saved_at(tmp_path, model([make("Re\nlu", "x", "y", name="r")])))
     assert "\n" not in str(error.value)
 
 
 def test_two_dimensions_of_one_name_are_bound_by_place(tmp_path: Path) -> None:
-    path = saved_at(tmp_path, model([helper.make_node("Relu", ["x"], ["y"], name="r")], shape=["N", "?", "?"]))
+    path = saved_at(tmp_path, model([make("Relu", "x", "y", name="r")], shape=["N", "?", "?"]))
     assert from_onnx(path, training=False, dims={"N": 2, "?": 3}).nodes["r"]["shape"] == (2, 3, 3)
     assert from_onnx(path, training=False, batch=2, dims={"x:1": 3, "x:2": 5}).nodes["r"]["shape"] == (2, 3, 5)
     with pytest.raises(GraphError, match="no input has a dimension named 'x:3'"):
@@ -235,10 +228,7 @@ def external(name: str, dtype: int, dims: list[int], location: str, length: int)
 
 
 def test_external_weights_take_the_bytes_of_their_dims_and_external_arguments_are_read(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("Gemm", ["x", "w"], ["g"], name="fc"),
-        helper.make_node("Reshape", ["g", "t"], ["y"], name="flat"),
-    ]
+    nodes = [make("Gemm", "x w", "g", name="fc"), make("Reshape", "g t", "y", name="flat")]
     tensors = [
         external("w", TensorProto.FLOAT, [3, 4096], "w.bin", 3 * 4096 * 4),
         external("t", TensorProto.INT64, [1], "t.bin", 8),
@@ -259,9 +249,9 @@ def test_external_weights_take_the_bytes_of_their_dims_and_external_arguments_ar
 
 def test_each_dtype_counts_its_own_bytes(tmp_path: Path) -> None:
     kinds = {"FLOAT16": 2, "BFLOAT16": 2, "DOUBLE": 8, "INT64": 8, "INT32": 4, "INT8": 1, "UINT8": 1, "BOOL": 1}
-    nodes = [helper.make_node("Cast", ["x"], [kind], to=getattr(TensorProto, kind), name=kind) for kind in kinds]
-    nodes.append(helper.make_node("ArgMax", ["x"], ["index"], axis=1, name="index"))
-    nodes.append(helper.make_node("Greater", ["x", "x"], ["mask"], name="mask"))
+    nodes = [make("Cast", "x", [kind], to=getattr(TensorProto, kind), name=kind) for kind in kinds]
+    nodes.append(make("ArgMax", "x", "index", axis=1, name="index"))
+    nodes.append(make("Greater", "x x", "mask", name="mask"))
     path = saved_at(tmp_path, model(nodes, shape=[2, 3], outputs=(*kinds, "index", "mask")))
     graph = from_onnx(path, training=False)
     assert {kind: graph.nodes[kind]["nbytes"] for kind in kinds} == {kind: 6 * size for kind, size in kinds.items()}
@@ -272,10 +262,7 @@ def test_each_dtype_counts_its_own_bytes(tmp_path: Path) -> None:
 
 def test_weights_in_low_precision_take_theirs(tmp_path: Path) -> None:
     half = numpy_helper.from_array(numpy_helper.to_array(weights("w", 3, 4)).astype("float16"), "w")
-    nodes = [
-        helper.make_node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16, name="half"),
-        helper.make_node("Gemm", ["h", "w"], ["y"]),
-    ]
+    nodes = [make("Cast", "x", "h", to=TensorProto.FLOAT16, name="half"), make("Gemm", "h w", "y")]
     graph = from_onnx(saved_at(tmp_path, model(nodes, initializers=[half])), optimizer="adam")
     assert (graph.nodes["w"]["nbytes"], graph.nodes["w"]["dtype"], graph.nodes["y.bwd"]["nbytes"]) == (
         24,
@@ -285,7 +272,6 @@ def test_weights_in_low_precision_take_theirs(tmp_path: Path) -> None:
 
 
 # --- what the backward of the added rows reads
-# -----------------------------------------------------------------------------
 
 
 @every(
@@ -311,10 +297,10 @@ def test_weights_in_low_precision_take_theirs(tmp_path: Path) -> None:
 def test_backward_reads_what_the_derivative_names(tmp_path: Path, op: str, reads: list[str], kept: set[str]) -> None:
     attributes: dict[str, Any] = {"blocksize": 2} if op == "DepthToSpace" else {}
     nodes = [
-        helper.make_node("Mul", ["input", "w"], ["x"], name="x"),
-        helper.make_node("Greater", ["input", "w"], ["mask"], name="mask"),
-        helper.make_node(op, reads, ["y"], name="y", **attributes),
-        helper.make_node("Identity", ["y"], ["z"], name="z"),
+        make("Mul", "input w", "x", name="x"),
+        make("Greater", "input w", "mask", name="mask"),
+        make(op, reads, "y", name="y", **attributes),
+        make("Identity", "y", "z", name="z"),
     ]
     graph = helper.make_graph(
         nodes if "mask" in reads else [nodes[0], *nodes[2:]],
@@ -334,10 +320,10 @@ def test_backward_reads_what_the_derivative_names(tmp_path: Path, op: str, reads
 
 def test_a_split_is_differentiated_by_joining_the_gradients_of_all_its_outputs(tmp_path: Path) -> None:
     nodes = [
-        helper.make_node("Gemm", ["x", "w"], ["g"], name="fc"),
-        helper.make_node("Split", ["g"], ["a", "b"], axis=1, name="split"),
-        helper.make_node("Relu", ["a"], ["r"], name="relu"),
-        helper.make_node("Mul", ["r", "b"], ["y"], name="gate"),
+        make("Gemm", "x w", "g", name="fc"),
+        make("Split", "g", "a b", axis=1, name="split"),
+        make("Relu", "a", "r", name="relu"),
+        make("Mul", "r b", "y", name="gate"),
     ]
     graph = from_onnx(saved_at(tmp_path, model(nodes, initializers=[weights("w", 3, 4)])))
     assert graph.nodes["split"]["shape"] == ((2, 2), (2, 2))
@@ -347,10 +333,7 @@ def test_a_split_is_differentiated_by_joining_the_gradients_of_all_its_outputs(t
 
 def test_an_interpolation_keeps_nothing_for_its_backward(tmp_path: Path) -> None:
     scales = helper.make_tensor("scales", TensorProto.FLOAT, [4], [1.0, 1.0, 2.0, 2.0])
-    nodes = [
-        helper.make_node("Mul", ["x", "w"], ["m"], name="m"),
-        helper.make_node("Resize", ["m", "", "scales"], ["y"], mode="linear", name="up"),
-    ]
+    nodes = [make("Mul", "x w", "m", name="m"), make("Resize", "m _ scales", "y", mode="linear", name="up")]
     graph = from_onnx(saved_at(tmp_path, model(nodes, shape=[1, 2, 3, 3], initializers=[weights("w", 1), scales])))
     assert graph.nodes["up"]["shape"] == (1, 2, 6, 6)
     assert set(graph.predecessors("up.bwd")) == {"loss.bwd"}
@@ -358,7 +341,7 @@ def test_an_interpolation_keeps_nothing_for_its_backward(tmp_path: Path) -> None
 
 def test_no_gradient_flows_through_comparisons_and_steps(tmp_path: Path) -> None:
     for op in ("Greater", "Less", "Equal", "GreaterOrEqual", "LessOrEqual"):
-        nodes = [*GEMM, helper.make_node(op, ["y", "y"], ["z"], name="compare")]
+        nodes = [*GEMM, make(op, "y y", "z", name="compare")]
         path = saved_at(tmp_path, model(nodes, initializers=[weights("w", 3, 4)], outputs=("z",)))
         with pytest.raises(GraphError, match="nothing to differentiate"):
             differentiate(from_onnx(path, training=False))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
@@ -16,7 +17,7 @@ from cases import C3, CASES, c4, c8, nodes
 from hypothesis import given
 from naive import keep_all
 from offenders import every
-from strategies import digraphs, simple_digraphs
+from strategies import dag, digraphs, simple_digraphs
 
 from planner.errors import GraphError
 from planner.graph import Graph, Op, Tensor
@@ -26,25 +27,29 @@ from planner.simulator import simulate
 
 def pair(**attributes: Any) -> nx.DiGraph:
     """Input x, read by op "node"."""
-    graph = nx.DiGraph()
-    graph.add_node("x", nbytes=8, kind="input")
-    graph.add_node("node", **{"nbytes": 8, **attributes})
-    graph.add_edge("x", "node")
+    return dag({"x": {"nbytes": 8, "kind": "input"}, "node": {"nbytes": 8, **attributes}}, ("x", "node"))
+
+
+def triple(**edge: Any) -> nx.DiGraph:
+    """ "many" has two outputs; "node" reads them."""
+    return dag({"many": (4, 8), "node": 4}, ("many", "node", edge))
+
+
+def changed(graph: nx.DiGraph, change: Callable[[nx.DiGraph], Any]) -> nx.DiGraph:
+    change(graph)
     return graph
 
 
 WRONG = {
     "nbytes": [None, -1, 4.0, "4", True, (4, -1), (4, 4.5), {4}, [None], np.float64(4), b"4", np.array([1, 2]),
-        np.array([[1, 2]] * 99),
-               np.True_, (4, np.array([1, 2]))],
+        np.array([[1, 2]] * 99), np.True_, (4, np.array([1, 2]))],
     "cost": [None, -1, -0.5, float("nan"), float("inf"), "1", True, [1.0], 10**400, np.True_, np.array([1.0, 2.0])],
     "workspace": [None, -1, 1.5, "8", True, (8,), np.array([1, 2])],
     "kind": [None, "weight", 0, ["op"], "Op", True, np.array(["op", "op"])],
     "phase": ["fwd", 0, "Forward", ("forward",), True],
     "output": [0, 1, "all", -1, (-1,), (0.0,), (1,), ("0",), [True], {0}],
     "view": [(0, 0), 0, None, "00", [(0,)], [(0, 0, -1)], [(0, 0, 1.5)], [(0, 0, 0, 0)], [(-1, 0)], [(0.0, 0)],
-        [(0, 0, True)], [(True, 0)],
-             [0, 0]],
+        [(0, 0, True)], [(True, 0)], [0, 0]],
     "updates": [(0, 0), None, True, [(0, 0, 0)], [(0,)], [(0, -1)], ["00"], [(0, None)]],
     "inplace": [(0, 0), None, [(0, 0, 1)], [(0, 0, "identity")], [(0,)], [(-1, 0)], [(0, 0, True, True)], {(0, 0)}],
     "recomputable": [None, 0, 1, "no", (), np.int64(1), np.array([True])],
@@ -84,38 +89,12 @@ def test_the_defaults_are_those_of_the_design() -> None:
     assert program.outputs == ("node",)
 
 
-def test_nbytes_is_required() -> None:
-    graph = nx.DiGraph()
-    graph.add_node("bare")
-    with pytest.raises(GraphError, match=r"'bare'.*nbytes"):
-        lower(graph)
-
-
-def test_a_node_made_by_a_mistyped_edge_is_named() -> None:
-    graph = pair()
-    graph.add_edge("x", "nodee")
-    with pytest.raises(GraphError, match="'nodee' has no nbytes"):
-        lower(graph)
-
-
-def test_sizes_that_overflow_are_refused() -> None:
-    with pytest.raises(GraphError, match=r"'node'.*2\*\*62"):
-        lower(pair(nbytes=2**62))
-    with pytest.raises(GraphError, match=r"'node'.*2\*\*62"):
-        lower(pair(nbytes=10**30))
-    with pytest.raises(GraphError, match=r"'node'.*2\*\*62"):
-        lower(pair(workspace=2**62))
-
-
 def test_numpy_numbers_are_numbers() -> None:
-    numbers = {
-        "nbytes": np.int64(8),
-        "cost": np.float32(2),
-        "workspace": np.int32(3),
-        "output": (np.int64(0),),
-        "view": [(np.int8(0), 0)],
-    }
-    program = lower(pair(**numbers))
+    program = lower(
+        pair(
+            nbytes=np.int64(8), cost=np.float32(2), workspace=np.int32(3), output=(np.int64(0),), view=[(np.int8(0), 0)]
+        )
+    )
     assert program == lower(pair(nbytes=8, cost=2.0, workspace=3, output=(0,), view=((0, 0, 0),)))
     assert Graph.from_json(program.to_json()) == program
 
@@ -139,42 +118,24 @@ def test_whatever_is_accepted_is_plain_and_survives_its_file() -> None:
     class Phase(str, Enum):
         FORWARD = "forward"
 
-    graph = pair(
-        nbytes=(np.int64(8), np.uint8(4)),
-        cost=np.float32(2),
-        workspace=np.array(3),
-        kind=np.str_("op"),
-        phase=Phase.FORWARD,
-        output=[np.int64(1)],
-        view=[(np.int64(0), np.int8(1), np.int64(4))],
-        inplace=[(np.int64(0), 0, np.False_)],
-        recomputable=np.False_,
-        stage=np.str_("s"),
-        position=None,
-        op=np.str_("Relu"),
-        shape=[[np.int64(2), 1], (np.int32(4),)],
-        dtype=(np.str_("f4"), "f2"),
-        flops=np.float64(7),
-        module=np.str_("net"),
-    )
+    numbers = {
+        "nbytes": (np.int64(8), np.uint8(4)),
+        "cost": np.float32(2),
+        "workspace": np.array(3),
+        "flops": np.float64(7),
+    }
+    texts = {"kind": np.str_("op"), "phase": Phase.FORWARD, "stage": np.str_("s"), "op": np.str_("Relu")}
+    pairs = {"view": [(np.int64(0), np.int8(1), np.int64(4))], "inplace": [(np.int64(0), 0, np.False_)]}
+    reports = {"shape": [[np.int64(2), 1], (np.int32(4),)], "dtype": (np.str_("f4"), "f2"), "module": np.str_("net")}
+    graph = pair(**numbers, **texts, **pairs, **reports, output=[np.int64(1)], recomputable=np.False_, position=None)
     op = lower(graph).op_named["node"]
-    fields = [
-        *msgspec.structs.astuple(op)[2:],
-        *(field for tensor in op.outputs for field in msgspec.structs.astuple(tensor)),
-    ]
+    of_tensors = (field for tensor in op.outputs for field in msgspec.structs.astuple(tensor))
+    fields = [*msgspec.structs.astuple(op)[2:], *of_tensors]
     assert all(map(plain, fields)), fields
-    assert (op.kind, op.phase, op.stage, op.op, op.module, op.recomputable) == (
-        "op",
-        "forward",
-        "s",
-        "Relu",
-        "net",
-        False,
-    )
-    assert [(tensor.shape, tensor.dtype, tensor.output) for tensor in op.outputs] == [
-        ((2, 1), "f4", False),
-        ((4,), "f2", True),
-    ]
+    assert (op.kind, op.phase, op.stage, op.op) == ("op", "forward", "s", "Relu")
+    assert (op.module, op.recomputable) == ("net", False)
+    found = [(tensor.shape, tensor.dtype, tensor.output) for tensor in op.outputs]
+    assert found == [((2, 1), "f4", False), ((4,), "f2", True)]
     assert Graph.from_json(lower(graph).to_json()).ops == lower(graph).ops
 
 
@@ -249,9 +210,7 @@ def test_a_name_that_no_file_can_hold_is_refused_naming_the_node(name: Any) -> N
 
 
 def test_costs_that_cannot_be_added_are_refused_naming_the_op() -> None:
-    graph = nx.DiGraph()
-    graph.add_node("a", nbytes=4, cost=1.7e308)
-    graph.add_node("b", nbytes=4, cost=1e308)
+    graph = dag({"a": {"nbytes": 4, "cost": 1.7e308}, "b": {"nbytes": 4, "cost": 1e308}})
     with pytest.raises(GraphError, match=r"'a'.*costs add up"):
         lower(graph)
     for cost in (7e301, 1.0):
@@ -277,24 +236,75 @@ def test_what_is_not_a_directed_graph_is_refused() -> None:
             lower(other)  # type: ignore[arg-type]
 
 
-def test_a_program_is_its_own_lowering() -> None:
+def test_a_program_is_its_own_lowering_and_the_empty_graph_is_a_program() -> None:
     program = lower(pair())
     assert lower(program) is program
-
-
-def test_the_empty_graph_is_a_program() -> None:
     assert len(lower(nx.DiGraph())) == 0
 
 
-# ------------------------------------------------------------------------------------------------ outputs
+LONG_CYCLE = changed(dag(dict.fromkeys(range(5000), 4)), lambda g: nx.add_cycle(g, range(5000)))
+ALIASES = [{key: ((0, 0),)} for key in ("view", "updates", "inplace")]
+NO_READS = r"'many' -> 'node'.*no reads.*{} outputs"
+#: What no program can be made of, and what the error says.
+REFUSED: dict[str, list[tuple[nx.DiGraph, str]]] = {
+    "nbytes is required": [(dag({"bare": {}}), "'bare'.*nbytes")],
+    "a node made by a mistyped edge is named": [
+        (changed(pair(), lambda g: g.add_edge("x", "nodee")), "'nodee' has no nbytes"),
+    ],
+    "sizes that overflow": [(pair(**size), r"'node'.*2\*\*62") for size in (
+        {"nbytes": 2**62}, {"nbytes": 10**30}, {"workspace": 2**62},
+    )],
+    "a bare int is no output": [(pair(output=k), "'node'.*output.*bare int") for k in (0, 1, -1)],
+    "an output that is not there": [(pair(nbytes=(4, 4), output=(0, 2)), "'node'.*position 2.*2 outputs")],
+    "reads are required unless the producer has one output": [
+        (dag({"many": (4,) * count, "node": 4}, ("many", "node")), NO_READS.format(count)) for count in (2, 0)
+    ],
+    "wrong reads": [(triple(reads=reads), "'many' -> 'node'.*reads") for reads in (
+        0, "0", (-1,), (0.5,), (True,), {0}, (None,),
+    )],
+    "wrong positions": [(triple(reads=(0,), at=at), "'many' -> 'node'.*at") for at in (
+        0, "0", (-1,), (0.5,), (True,), {0},
+    )],
+    "a read of an output that is not there": [(triple(reads=(2,)), "'many' -> 'node'.*output 2.*2 outputs")],
+    "positions are parallel to reads": [(triple(reads=(0,), at=(0, 1)), "'many' -> 'node'.*2 positions for 1 reads")],
+    "positions are all there once": [(triple(reads=(0, 1), at=at), r"'node'.*positions.*0..1") for at in (
+        (0, 0), (1, 2), (0, 2),
+    )],
+    "positions are given on all edges or on none": [
+        (dag({"many": (4, 8), "node": 4, "x": 4}, ("many", "node", {"reads": (0,), "at": (0,)}), ("x", "node")),
+         "'node'.*'x'.*no `at`"),
+    ],
+    "positions are required where two reads and an alias meet": [
+        (dag({"many": (4, 8), "node": {"nbytes": 4, **alias}}, ("many", "node", {"reads": (0, 1)})),
+         "'node' has 2 reads.*`at`") for alias in ALIASES
+    ],
+    "a pair out of range": [
+        (pair(**{key: [ends]}), f"'node'.*{key}.*out of range.*1 inputs, 1 outputs")
+        for key, listed in (("view", [(1, 0), (0, 1)]), ("updates", [(0, 1)]), ("inplace", [(1, 0), (0, 1)]))
+        for ends in listed
+    ],
+    "nodes that read the same as text": [(dag({1: 4, "1": 4}), "'1'")],
+    "an output and a node of the same name": [
+        (changed(triple(reads=(0,)), lambda g: g.add_node("many:1", nbytes=4)), "'many:1'"),
+    ],
+    "a self loop is a cycle": [(changed(pair(), lambda g: g.add_edge("node", "node")), "cycle.*'node'")],
+    "an order-only cycle": [(dag({"a": 4, "b": 4}, ("a", "b"), ("b", "a", {"reads": ()})), "cycle.*'a'")],
+    "a long cycle is cut short": [(LONG_CYCLE, "^(?=.*cycle).{,300}$")],
+}  # fmt: skip
+
+
+@every(("claim", "graph", "message"), [(claim, *row) for claim, rows in REFUSED.items() for row in rows], ids=str)
+def test_what_no_program_can_be_made_of_is_refused_by_name(claim: str, graph: nx.DiGraph, message: str) -> None:
+    with pytest.raises(GraphError, match=message):
+        lower(graph)
+
+
+# --- outputs
 
 
 def unread(output: Any, *, nbytes: Any = 4, kind: str = "op", read: bool = False) -> tuple[str, ...]:
-    graph = nx.DiGraph()
-    graph.add_node("n", nbytes=nbytes, kind=kind, output=output)
-    graph.add_node("reader", nbytes=(), output=False)
-    if read:
-        graph.add_edge("n", "reader", reads=(0,))
+    graph = dag({"n": {"nbytes": nbytes, "kind": kind, "output": output}, "reader": {"nbytes": (), "output": False}})
+    graph.add_edges_from([("n", "reader", {"reads": (0,)})] if read else [])
     return lower(graph).outputs
 
 
@@ -320,37 +330,19 @@ def test_an_unread_resident_is_no_output_unless_it_says_so() -> None:
 
 
 def test_an_order_only_edge_is_no_read() -> None:
-    graph = nx.DiGraph()
-    graph.add_node("a", nbytes=4)
-    graph.add_node("b", nbytes=4)
-    graph.add_edge("a", "b", reads=())
-    program = lower(graph)
+    program = lower(dag({"a": 4, "b": 4}, ("a", "b", {"reads": ()})))
     assert program.outputs == ("a", "b")
-    assert program.op_named["b"].after == ("a",)
-    assert program.op_named["b"].reads == ()
+    assert (program.op_named["b"].after, program.op_named["b"].reads) == (("a",), ())
+    for outputs in (0, 2):  # nor does the producer need one output
+        silent = dag({"many": (4,) * outputs, "node": 4}, ("many", "node", {"reads": ()}))
+        assert lower(silent).op_named["node"].after == ("many",)
 
 
-@every("output", [0, 1, -1])
-def test_a_bare_int_is_no_output(output: int) -> None:
-    with pytest.raises(GraphError, match=r"'node'.*output.*bare int"):
-        lower(pair(output=output))
+# --- edges and names
 
 
-def test_an_output_that_is_not_there_is_refused() -> None:
-    with pytest.raises(GraphError, match=r"'node'.*position 2.*2 outputs"):
-        lower(pair(nbytes=(4, 4), output=(0, 2)))
-
-
-# ------------------------------------------------------------------------------------------------ edges and names
-
-
-def triple(**edge: Any) -> nx.DiGraph:
-    """ "many" has two outputs; "node" reads them."""
-    graph = nx.DiGraph()
-    graph.add_node("many", nbytes=(4, 8))
-    graph.add_node("node", nbytes=4)
-    graph.add_edge("many", "node", **edge)
-    return graph
+def reads_of(graph: nx.DiGraph, node: str = "node") -> tuple[str, ...]:
+    return lower(graph).op_named[node].reads
 
 
 def test_a_value_is_named_after_its_node_and_position() -> None:
@@ -358,144 +350,42 @@ def test_a_value_is_named_after_its_node_and_position() -> None:
     assert list(program.tensors) == ["many:0", "many:1", "node"]
     assert sorted(program.op_named["node"].reads) == ["many:0", "many:1"]
     assert lower(pair(nbytes=(4,))).outputs == ("node",)
+    assert lower(dag({"conv:0": 4})).outputs == ("conv:0",)  # a colon alone is fine
+    for hashable in (("layer", 1), 7, frozenset({1})):  # any hashable is a node, and its text is its name
+        assert lower(dag({hashable: 4})).outputs == (str(hashable),)
 
 
-def test_reads_may_repeat() -> None:
-    assert lower(triple(reads=(1, 1))).op_named["node"].reads == ("many:1", "many:1")
-    graph = pair()
-    graph.edges["x", "node"]["reads"] = (0, 0)
-    assert lower(graph).op_named["node"].reads == ("x", "x")
+def test_reads_may_repeat_and_positions_give_their_order() -> None:
+    assert reads_of(triple(reads=(1, 1))) == ("many:1", "many:1")
+    assert reads_of(changed(pair(), lambda g: g.edges["x", "node"].update(reads=(0, 0)))) == ("x", "x")
+    assert reads_of(triple(reads=(0, 1), at=(1, 0))) == ("many:1", "many:0")
+    assert reads_of(triple(reads=[0, 1, 0], at=[2, 1, 0])) == ("many:0", "many:1", "many:0")
 
 
-def test_positions_give_the_order_of_reads() -> None:
-    assert lower(triple(reads=(0, 1), at=(1, 0))).op_named["node"].reads == ("many:1", "many:0")
-    assert lower(triple(reads=[0, 1, 0], at=[2, 1, 0])).op_named["node"].reads == ("many:0", "many:1", "many:0")
-
-
-@every("outputs", [2, 0])
-def test_reads_are_required_unless_the_producer_has_one_output(outputs: int) -> None:
-    graph = nx.DiGraph()
-    graph.add_node("many", nbytes=(4,) * outputs)
-    graph.add_node("node", nbytes=4)
-    graph.add_edge("many", "node")
-    with pytest.raises(GraphError, match=f"'many' -> 'node'.*no reads.*{outputs} outputs"):
-        lower(graph)
-    graph.edges["many", "node"]["reads"] = ()
-    assert lower(graph).op_named["node"].after == ("many",)
-
-
-@every("reads", [0, "0", (-1,), (0.5,), (True,), {0}, (None,)], ids=repr)
-def test_wrong_reads_are_refused(reads: object) -> None:
-    with pytest.raises(GraphError, match=r"'many' -> 'node'.*reads"):
-        lower(triple(reads=reads))
-
-
-@every("at", [0, "0", (-1,), (0.5,), (True,), {0}], ids=repr)
-def test_wrong_positions_are_refused(at: object) -> None:
-    with pytest.raises(GraphError, match=r"'many' -> 'node'.*at"):
-        lower(triple(reads=(0,), at=at))
-
-
-def test_a_read_of_an_output_that_is_not_there_is_refused() -> None:
-    with pytest.raises(GraphError, match=r"'many' -> 'node'.*output 2.*2 outputs"):
-        lower(triple(reads=(2,)))
-
-
-def test_positions_are_parallel_to_reads() -> None:
-    with pytest.raises(GraphError, match=r"'many' -> 'node'.*2 positions for 1 reads"):
-        lower(triple(reads=(0,), at=(0, 1)))
-
-
-@every("at", [(0, 0), (1, 2), (0, 2)])
-def test_positions_are_all_there_once(at: tuple[int, ...]) -> None:
-    with pytest.raises(GraphError, match=r"'node'.*positions.*0..1"):
-        lower(triple(reads=(0, 1), at=at))
-
-
-def test_positions_are_given_on_all_edges_or_on_none() -> None:
-    graph = triple(reads=(0,), at=(0,))
-    graph.add_node("x", nbytes=4)
-    graph.add_edge("x", "node")
-    with pytest.raises(GraphError, match=r"'node'.*'x'.*no `at`"):
-        lower(graph)
-
-
-@every("attribute", ["view", "updates", "inplace"])
-def test_positions_are_required_where_two_reads_and_an_alias_meet(attribute: str) -> None:
-    alias = {attribute: ((0, 0),)}
-    graph = triple(reads=(0, 1))
-    graph.nodes["many"]["output"] = False
-    graph.nodes["node"].update(alias)
-    with pytest.raises(GraphError, match=r"'node' has 2 reads.*`at`"):
-        lower(graph)
-    graph.edges["many", "node"]["at"] = (1, 0)
-    assert lower(graph).op_named["node"].reads == ("many:1", "many:0")
-    single = triple(reads=(0,))
-    single.nodes["node"].update(alias)
-    lower(single)
-
-
-@every(
-    ("attribute", "value"),
-    [("view", [(1, 0)]), ("view", [(0, 1)]), ("updates", [(0, 1)]), ("inplace", [(1, 0)]), ("inplace", [(0, 1)])],
-)
-def test_a_pair_out_of_range_is_refused(attribute: str, value: object) -> None:
-    with pytest.raises(GraphError, match=f"'node'.*{attribute}.*out of range.*1 inputs, 1 outputs"):
-        lower(pair(**{attribute: value}))
+def test_with_positions_or_a_lone_read_an_alias_is_accepted() -> None:
+    for alias in ALIASES:
+        both, single = triple(reads=(0, 1), at=(1, 0)), triple(reads=(0,))
+        for graph in (both, single):
+            graph.nodes["many"]["output"] = False
+            graph.nodes["node"].update(alias)
+        assert reads_of(both) == ("many:1", "many:0")
+        assert reads_of(single) == ("many:0",)
 
 
 def test_parallel_edges_of_a_multigraph_add_reads() -> None:
-    graph = nx.MultiDiGraph()
-    graph.add_node("x", nbytes=8, kind="input")
-    graph.add_node("square", nbytes=8)
-    graph.add_edge("x", "square")
-    graph.add_edge("x", "square")
-    assert lower(graph).op_named["square"].reads == ("x", "x")
-
-
-def test_parallel_edges_equal_one_edge_with_two_reads() -> None:
-    single, several = triple(reads=(1, 0), at=(0, 1)), nx.MultiDiGraph(triple())
-    several.remove_edge("many", "node")
+    graph = nx.MultiDiGraph(dag({"x": {"nbytes": 8, "kind": "input"}, "square": 8}))
+    graph.add_edges_from([("x", "square"), ("x", "square")])
+    assert reads_of(graph, "square") == ("x", "x")
+    single, several = triple(reads=(1, 0), at=(0, 1)), nx.MultiDiGraph(dag({"many": (4, 8), "node": 4}))
     several.add_edge("many", "node", reads=(0,), at=(1,))
     several.add_edge("many", "node", reads=(1,), at=(0,))
     several.add_edge("many", "node", reads=())
-    assert lower(several).op_named["node"].reads == lower(single).op_named["node"].reads == ("many:1", "many:0")
-
-
-def test_nodes_that_read_the_same_as_text_collide() -> None:
-    graph = nx.DiGraph()
-    graph.add_node(1, nbytes=4)
-    graph.add_node("1", nbytes=4)
-    with pytest.raises(GraphError, match="'1'"):
-        lower(graph)
-
-
-def test_an_output_and_a_node_of_the_same_name_collide() -> None:
-    graph = triple(reads=(0,))
-    graph.add_node("many:1", nbytes=4)
-    with pytest.raises(GraphError, match="'many:1'"):
-        lower(graph)
-
-
-def test_a_name_with_a_colon_alone_is_fine() -> None:
-    graph = nx.DiGraph()
-    graph.add_node("conv:0", nbytes=4)
-    assert lower(graph).outputs == ("conv:0",)
-
-
-@every("hashable", [("layer", 1), 7, frozenset({1})], ids=repr)
-def test_any_hashable_is_a_node_and_its_text_is_its_name(hashable: Any) -> None:
-    graph = nx.DiGraph()
-    graph.add_node(hashable, nbytes=4)
-    assert lower(graph).outputs == (str(hashable),)
+    assert reads_of(several) == reads_of(single) == ("many:1", "many:0")
 
 
 def test_a_cycle_is_refused_naming_its_nodes() -> None:
-    graph = nx.DiGraph()
-    graph.add_nodes_from(["in", "one", "two", "three", "out"], nbytes=4)
+    graph = dag(dict.fromkeys(["in", "one", "two", "three", "out"], 4), ("in", "one"), ("three", "out"))
     nx.add_cycle(graph, ["one", "two", "three"])
-    nx.add_path(graph, ["in", "one"])
-    nx.add_path(graph, ["three", "out"])
     with pytest.raises(GraphError, match="cycle") as caught:
         lower(graph)
     message = str(caught.value)
@@ -503,54 +393,21 @@ def test_a_cycle_is_refused_naming_its_nodes() -> None:
     assert not any(repr(name) in message for name in ("in", "out"))
 
 
-def test_a_self_loop_and_an_order_only_cycle_are_cycles() -> None:
-    loop = pair()
-    loop.add_edge("node", "node")
-    with pytest.raises(GraphError, match=r"cycle.*'node'"):
-        lower(loop)
-    waits = nx.DiGraph()
-    waits.add_nodes_from(["a", "b"], nbytes=4)
-    waits.add_edge("a", "b")
-    waits.add_edge("b", "a", reads=())
-    with pytest.raises(GraphError, match=r"cycle.*'a'"):
-        lower(waits)
-
-
-def test_a_long_cycle_is_cut_short() -> None:
-    graph = nx.DiGraph()
-    graph.add_nodes_from(range(5000), nbytes=4)
-    nx.add_cycle(graph, range(5000))
-    with pytest.raises(GraphError, match="cycle") as caught:
-        lower(graph)
-    assert len(str(caught.value)) < 300
-
-
-# ------------------------------------------------------------------------------------------------ order, and the same
-# program
+# --- order, and the same program
 
 
 def names(graph: nx.DiGraph) -> list[str]:
     return [op.name for op in lower(graph).ops]
 
 
-def test_program_order_is_insertion_order_where_topological() -> None:
-    graph = nx.DiGraph()
-    graph.add_nodes_from(["b", "a", "d", "c"], nbytes=4)
-    graph.add_edges_from([("b", "d"), ("a", "c")])
-    assert names(graph) == ["b", "a", "d", "c"]
-
-
-def test_program_order_is_stable_where_insertion_order_is_not_topological() -> None:
-    graph = nx.DiGraph()
-    graph.add_nodes_from(["late", "e", "needs late", "first", "f"], nbytes=4)
-    graph.add_edges_from([("first", "late"), ("late", "needs late")])
+def test_program_order_is_insertion_order_where_topological_and_stable_elsewhere() -> None:
+    assert names(dag(dict.fromkeys("badc", 4), ("b", "d"), ("a", "c"))) == ["b", "a", "d", "c"]
+    graph = dag(dict.fromkeys(["late", "e", "needs late", "first", "f"], 4), ("first", "late"), ("late", "needs late"))
     assert names(graph) == ["e", "first", "late", "needs late", "f"]
 
 
 def test_position_wins_over_insertion_order_where_every_node_has_one() -> None:
-    graph = nx.DiGraph()
-    for name, position in (("c", 30), ("a", 10), ("b", 20)):
-        graph.add_node(name, nbytes=4, position=position)
+    graph = dag({name: {"nbytes": 4, "position": place} for name, place in (("c", 30), ("a", 10), ("b", 20))})
     assert names(graph) == ["a", "b", "c"]
     del graph.nodes["b"]["position"]
     assert names(graph) == ["c", "a", "b"]
@@ -576,6 +433,8 @@ def through_json(graph: nx.DiGraph) -> nx.DiGraph:
 
 
 def as_lists(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: as_lists(item) for key, item in value.items()}
     return [as_lists(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
@@ -589,12 +448,8 @@ def test_a_graph_that_was_carried_gives_the_same_program(graph: nx.DiGraph) -> N
     assert lower(graph.subgraph(list(graph)).subgraph(list(graph))) == program
     assert lower(nx.freeze(graph.copy())) == program
     lists = nx.DiGraph()
-    lists.add_nodes_from(
-        (node, {key: as_lists(value) for key, value in given.items()}) for node, given in graph.nodes(data=True)
-    )
-    lists.add_edges_from(
-        (a, b, {key: as_lists(value) for key, value in given.items()}) for a, b, given in graph.edges(data=True)
-    )
+    lists.add_nodes_from((node, as_lists(given)) for node, given in graph.nodes(data=True))
+    lists.add_edges_from((a, b, as_lists(given)) for a, b, given in graph.edges(data=True))
     assert lower(lists) == program
 
 
@@ -629,11 +484,8 @@ def test_positions_survive_a_copied_subgraph(graph: nx.DiGraph) -> None:
 
 
 def test_a_small_subgraph_view_keeps_the_order_of_its_graph() -> None:
-    graph = nx.DiGraph()
     wanted = [f"wanted {k}" for k in range(40)]
-    for k in range(400):
-        graph.add_node(f"other {k}", nbytes=4)
-    graph.add_nodes_from(reversed(wanted), nbytes=4)
+    graph = dag(dict.fromkeys([*(f"other {k}" for k in range(400)), *reversed(wanted)], 4))
     assert names(graph.subgraph(wanted)) == wanted[::-1]
     assert names(graph.subgraph(wanted).subgraph(wanted[:20])) == wanted[19::-1]
     stamp_positions(graph)
@@ -657,12 +509,9 @@ def test_a_public_case_lowers_as_written(name: str) -> None:
     assert set(program.outputs) == set(case.outs)
     for op in program.ops:
         if not op.resident:
-            assert (op.reads, op.cost, op.workspace, op.outputs[0].nbytes) == (
-                written[op.name].inputs,
-                written[op.name].cost,
-                written[op.name].workspace,
-                written[op.name].nbytes,
-            )
+            node = written[op.name]
+            found = (op.reads, op.cost, op.workspace, op.outputs[0].nbytes)
+            assert found == (node.inputs, node.cost, node.workspace, node.nbytes)
             assert op.phase in ("forward", "loss", "backward")
     phases = [op.phase for op in program.ops if not op.resident]
     assert sorted(phases, key=["forward", "loss", "backward"].index) == phases
@@ -682,9 +531,8 @@ def test_residents_of_a_case_count_what_it_says() -> None:
 
 
 def test_a_hundred_thousand_ops_lower() -> None:
-    graph = nx.DiGraph()
     count = 100_000
-    graph.add_nodes_from(range(count), nbytes=4)
+    graph = dag(dict.fromkeys(range(count), 4))
     graph.add_edges_from(itertools.pairwise(range(count)))
     graph.add_edges_from((k, k + 50) for k in range(0, count - 50, 3))
     program = lower(graph)

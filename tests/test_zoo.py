@@ -162,7 +162,6 @@ def test_explicit_stages_are_the_same_network() -> None:
 
 
 # --- chain
-# -----------------------------------------------------------------------------------------------------------------
 
 
 def test_chain_of_8_is_case_c1() -> None:
@@ -200,7 +199,6 @@ def test_chain_sizes_and_costs_are_uniform() -> None:
 
 
 # --- build
-# -----------------------------------------------------------------------------------------------------------------
 
 
 def test_build_takes_the_names_of_the_command_line() -> None:

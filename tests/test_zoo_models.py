@@ -62,7 +62,6 @@ def keep_all_trace(graph: nx.DiGraph, **memory: Any) -> planner.Trace:
 
 
 # --- rows of the operator table
-# --------------------------------------------------------------------------------------------
 
 
 def test_fused_attention_counts_the_two_products_and_the_softmax() -> None:
@@ -72,7 +71,6 @@ def test_fused_attention_counts_the_two_products_and_the_softmax() -> None:
 
 
 # --- VGG
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def _golden_vgg16(shared: Path) -> dict[str, tuple[int, int]]:
@@ -143,7 +141,6 @@ def test_vgg19_is_the_network_of_the_onnx_file(shared: Path) -> None:
 
 
 # --- ResNet-50's rows in the counting of CS231n, and of the seeds
-# -----------------------------------------------------------
 
 
 def test_resnet50_has_the_golden_rows_per_stage(shared: Path) -> None:
@@ -216,7 +213,6 @@ def test_resnet_v1_takes_the_golden_blobs_where_normalization_and_relu_are_in_pl
 
 
 # --- SqueezeNet
-# --------------------------------------------------------------------------------------------------------------
 
 
 def test_squeezenet_is_the_network_of_torchvision_and_of_the_onnx_file(shared: Path) -> None:
@@ -235,7 +231,6 @@ def test_squeezenet_is_the_network_of_torchvision_and_of_the_onnx_file(shared: P
 
 
 # --- DenseNet and U-Net
-# ------------------------------------------------------------------------------------------------------
 
 
 def test_densenet121_has_the_parameters_of_torchvision_and_its_statistics_as_states(shared: Path) -> None:
@@ -282,7 +277,6 @@ def test_a_padded_unet_crops_nothing() -> None:
 
 
 # --- transformers
-# ------------------------------------------------------------------------------------------------------------
 
 
 def test_gpt2_small_and_vit_b16_have_their_published_parameters() -> None:
@@ -402,7 +396,6 @@ def test_a_gpt_of_96_layers_is_built_in_a_second() -> None:
 
 
 # --- fully connected, the seeds' counts, and the cases
-# -----------------------------------------------------------------------
 
 
 def test_the_seeds_small_net_has_813_802_parameters_and_56_586_activations() -> None:
@@ -508,7 +501,6 @@ def test_the_peak_of_a_gpt_with_a_large_vocabulary_is_its_loss() -> None:
 
 
 # --- all of them
-# -------------------------------------------------------------------------------------------------------------
 
 SMALL: list[tuple[str, dict[str, Any]]] = [
     ("vgg:16", {"batch": 2, "image": 32, "classes": 10}),

@@ -198,7 +198,6 @@ def test_depths_without_a_fixture_have_the_measured_sum_of_tensors(build: Callab
 
 
 # --- forward part and marks
-# ------------------------------------------------------------------------------------------------
 
 
 def test_the_forward_part_equals_the_layer_table(shared: Path) -> None:
@@ -257,7 +256,6 @@ def test_a_resnet_of_another_size_keeps_its_rules() -> None:
 
 
 # --- gradient sums
-# ---------------------------------------------------------------------------------------------------------
 
 SMALL = {"batch": 2, "layers": 1, "hidden": 3, "features": 4, "embed": 5, "classes": 6}
 
@@ -331,7 +329,6 @@ def test_995_layers_are_built_in_seconds_and_lstms_in_linear_time() -> None:
 
 
 # --- our LSTM
-# --------------------------------------------------------------------------------------------------------------
 
 
 def of_kind(graph: nx.DiGraph, kind: str) -> int:
@@ -442,7 +439,6 @@ def test_an_lstm_computes_the_textbook_equations() -> None:
 
 
 # --- by name, and what is refused
-# ------------------------------------------------------------------------------------------
 
 
 def test_build_knows_the_original_networks() -> None:
