@@ -87,9 +87,7 @@ class _Builder:
     def op(
         self, name: str, phase: str, reads: Sequence[_Value], *, aliases: Sequence[str] | None = None
     ) -> list[_Value]:
-        """One op; `aliases` says for each output what it is: fresh, view, update, inplace or identity. By default
-        drawn.
-        """
+        """One op; `aliases` says what each output is: fresh, view, update, inplace or identity. Drawn by default."""
         if aliases is None:
             kinds = (
                 ["fresh", "fresh", "inplace", "view", "identity", "update"] if self.aliasing and reads else ["fresh"]
@@ -129,16 +127,11 @@ class _Builder:
             storages.append(under)
             sizes.append(nbytes)
         attributes = {key: value for key, value in pairs.items() if value}
-        self.graph.add_node(
-            name,
-            nbytes=sizes[0] if len(sizes) == 1 and not self.chance(8) else tuple(sizes),
-            cost=self.draw(COSTS),
-            workspace=self.draw(SIZES) if self.chance(4) else 0,
-            phase=phase,
-            recomputable=not self.chance(8),
-            **attributes,
-        )
-        self._wire(name, reads, positions=bool(attributes) and len(reads) > 1)
+        nbytes = sizes[0] if len(sizes) == 1 and not self.chance(8) else tuple(sizes)
+        cost, workspace = self.draw(COSTS), self.draw(SIZES) if self.chance(4) else 0
+        attributes.update(cost=cost, workspace=workspace, recomputable=not self.chance(8))
+        self.graph.add_node(name, nbytes=nbytes, phase=phase, **attributes)
+        self._wire(name, reads, positions=any(pairs.values()) and len(reads) > 1)
         for value in self.values:
             if value.storage in doomed:
                 value.alive = False

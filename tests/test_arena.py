@@ -1,5 +1,4 @@
-"""Plans on real bytes: every plan of every strategy and allocator ends with the bytes of a plain run, and wrong plans
-do not.
+"""Plans on real bytes: plans of every strategy and allocator end with the bytes of a plain run, wrong plans do not.
 
 The oracle is `reference`, whose own semantics are held to tiny graphs by hand. Where a mutation must be caught, the
 claim is that it is caught by the bytes or by a missing buffer, without the judge.
@@ -88,32 +87,34 @@ def offset_of(allocation: Allocation, value: str, *, workspace: bool = False) ->
     return next(b.offset for b in allocation.buffers if (b.value, b.workspace) == (value, workspace))
 
 
-def windows(graph: Graph, **options: Any) -> dict[str, bytes]:
-    return {value: content.window.tobytes() for value, content in reference(graph, **options).items()}
+def windows(*ops: Op) -> dict[str, bytes]:
+    return {value: content.window.tobytes() for value, content in reference(program(*ops)).items()}
+
+
+def at(place: int) -> dict[str, Any]:
+    """A view at a byte of the storage of input 0."""
+    return {"view": ((0, 0, place),)}
+
+
+A16 = op("a", nbytes=16)
+NEW: dict[str, Any] = {"updates": ((0, 0),)}
+SAME: dict[str, Any] = {"inplace": ((0, 0, True),)}
 
 
 # --- the reference, by hand
 
 
 def test_a_fresh_value_has_its_size_and_depends_on_name_output_inputs_and_their_order() -> None:
-    graph = program(
-        op("x", kind="input"),
-        op("y", kind="input"),
-        op("f", "x", "y", nbytes=(13, 13)),
-        op("g", "x", "y", nbytes=13),
-        op("h", "x", "y", nbytes=13),
-        op("none", nbytes=0),
-        op("double", "x", "x", nbytes=13),
-        op("single", "x", nbytes=13),
-    )
-    found = windows(graph)
-    assert {value: len(content) for value, content in found.items()} == {
-        value: t.nbytes for value, t in graph.tensors.items()
-    }
+    made = [op(name, "x", "y", nbytes=13) for name in "gh"]
+    made += [op("none", nbytes=0), op("double", "x", "x", nbytes=13), op("single", "x", nbytes=13)]
+    ops = [op("x", kind="input"), op("y", kind="input"), op("f", "x", "y", nbytes=(13, 13)), *made]
+    found = windows(*ops)
+    sizes = {value: len(content) for value, content in found.items()}
+    assert sizes == {value: t.nbytes for value, t in program(*ops).tensors.items()}
     assert len(set(found.values())) == len(found)
-    swapped = windows(Graph([replace(o, reads=o.reads[::-1]) for o in graph.ops]))
+    swapped = windows(*(replace(o, reads=o.reads[::-1]) for o in ops))
     assert [value for value in found if swapped[value] != found[value]] == ["f:0", "f:1", "g", "h"]
-    renamed = windows(program(replace(graph.ops[0], name="z"), *graph.ops[1:]))
+    renamed = windows(replace(ops[0], name="z"), *ops[1:])
     assert [value for value in found if renamed[value] == found[value]] == ["y", "none"]
 
 
@@ -122,13 +123,8 @@ def test_every_byte_of_an_input_changes_the_output(nbytes: int) -> None:
     seen = set()
     for k in range(nbytes):
         # an update writes one byte of the storage, so that the two inputs of f differ there alone
-        graph = program(
-            op("x", nbytes=nbytes),
-            op("at", "x", nbytes=1, view=((0, 0, k),)),
-            op("u", "at", updates=((0, 0),)),
-            op("all", "u", nbytes=nbytes, view=((0, 0, 0),)),
-            op("f", "all", nbytes=16),
-        )
+        written = [op("x", nbytes=nbytes), op("at", "x", nbytes=1, **at(k)), op("u", "at", **NEW)]
+        graph = program(*written, op("all", "u", nbytes=nbytes, **at(0)), op("f", "all", nbytes=16))
         contents = reference(graph)
         assert [j for j in range(nbytes) if contents["all"].window[j] != contents["x"].window[j]] == [k]
         seen.add(contents["f"].window.tobytes())
@@ -136,15 +132,8 @@ def test_every_byte_of_an_input_changes_the_output(nbytes: int) -> None:
 
 
 def test_a_view_is_a_window_that_counts_from_the_start_of_the_storage_and_ends_with_it() -> None:
-    found = windows(
-        program(
-            op("a", nbytes=16),
-            op("v", "a", nbytes=8, view=((0, 0, 4),)),
-            op("of", "v", nbytes=6, view=((0, 0, 2),)),
-            op("past", "a", nbytes=99, view=((0, 0, 10),)),
-            op("empty", "a", nbytes=0, view=((0, 0, 16),)),
-        )
-    )
+    inside = [op("v", "a", nbytes=8, **at(4)), op("of", "v", nbytes=6, **at(2))]
+    found = windows(A16, *inside, op("past", "a", nbytes=99, **at(10)), op("empty", "a", nbytes=0, **at(16)))
     assert found["v"] == found["a"][4:12]
     assert found["of"] == found["a"][2:8]
     assert found["past"] == found["a"][10:]
@@ -152,39 +141,22 @@ def test_a_view_is_a_window_that_counts_from_the_start_of_the_storage_and_ends_w
 
 
 def test_an_update_changes_the_window_of_its_input_and_nothing_else_of_the_storage() -> None:
-    found = windows(
-        program(
-            op("a", nbytes=16),
-            op("v", "a", nbytes=4, view=((0, 0, 6),)),
-            op("u", "v", nbytes=4, updates=((0, 0),)),
-            op("whole", "u", nbytes=16, view=((0, 0, 0),)),
-        )
-    )
+    part = [op("v", "a", nbytes=4, **at(6)), op("u", "v", nbytes=4, **NEW)]
+    found = windows(A16, *part, op("whole", "u", nbytes=16, **at(0)))
     assert found["u"] != found["v"]
     assert found["whole"] == found["a"][:6] + found["u"] + found["a"][10:]
 
 
 def test_a_view_made_by_the_op_that_updates_its_storage_shows_the_new_bytes() -> None:
-    found = windows(
-        program(
-            op("a", nbytes=16),
-            op("w", "a", nbytes=4, view=((0, 0, 12),)),
-            op("u", "w", "a", nbytes=(4, 16), updates=((0, 0),), view=((1, 1, 0),)),
-        )
-    )
+    both = op("u", "w", "a", nbytes=(4, 16), **NEW, view=((1, 1, 0),))
+    found = windows(A16, op("w", "a", nbytes=4, **at(12)), both)
     assert found["u:0"] != found["w"]
     assert found["u:1"] == found["a"][:12] + found["u:0"]
 
 
 def test_an_identity_pair_of_equal_size_copies_and_of_another_size_computes() -> None:
-    found = windows(
-        program(
-            op("a"),
-            op("same", "a", inplace=((0, 0, True),)),
-            op("other", "a", nbytes=7, inplace=((0, 0, True),)),
-            op("permitted", "a", inplace=((0, 0, False),)),
-        )
-    )
+    others = [op("other", "a", nbytes=7, **SAME), op("permitted", "a", inplace=((0, 0, False),))]
+    found = windows(op("a"), op("same", "a", **SAME), *others)
     assert found["same"] == found["a"]
     assert found["other"] != found["a"][:7]
     assert found["permitted"] != found["a"]
@@ -198,16 +170,10 @@ def test_an_output_identical_to_inputs_that_differ_is_refused() -> None:
 
 
 def test_a_scaled_reference_rounds_sizes_up_and_offsets_of_views_down() -> None:
-    graph = program(
-        op("a", nbytes=17), op("v", "a", nbytes=5, view=((0, 0, 11),)), op("none", nbytes=0), op("one", nbytes=1)
-    )
+    graph = program(op("a", nbytes=17), op("v", "a", nbytes=5, **at(11)), op("none", nbytes=0), op("one", nbytes=1))
     contents = reference(graph, scale=4)
-    assert {value: (content.lo, content.hi) for value, content in contents.items()} == {
-        "a": (0, 5),
-        "v": (2, 4),
-        "none": (0, 0),
-        "one": (0, 1),
-    }
+    places = {value: (content.lo, content.hi) for value, content in contents.items()}
+    assert places == {"a": (0, 5), "v": (2, 4), "none": (0, 0), "one": (0, 1)}
     assert len(contents["v"].storage) == 5
 
 
@@ -487,13 +453,8 @@ def test_bytes_of_a_storage_outside_the_view_that_holds_it_are_held_too() -> Non
 
 
 def test_a_recompute_that_reads_an_overwritten_version_is_caught() -> None:
-    graph = program(
-        op("w", kind="parameter"),
-        op("f", "w"),
-        op("g", "f"),
-        op("u", "w", "g", updates=((0, 0),)),
-        op("late", "f", output=True),
-    )
+    first = [op("w", kind="parameter"), op("f", "w"), op("g", "f")]
+    graph = program(*first, op("u", "w", "g", **NEW), op("late", "f", output=True))
     execute(graph, steps("f g u -g late -f"), stacked(graph, steps("f g u -g late -f")))
     again = steps("f g -f u -g f late -f")
     spread = stacked(graph, steps("f g -f f u -g late -f"))
@@ -523,14 +484,13 @@ def test_a_resident_that_is_freed_or_overwritten_is_caught_at_the_end() -> None:
 
 @every("offset", [0, 3, 5, 12])
 def test_a_view_at_a_wrong_offset_is_caught(offset: int) -> None:
-    def at(place: int) -> Graph:
-        return program(op("a", nbytes=16), op("v", "a", nbytes=8, view=((0, 0, place),)), op("b", "v", output=True))
-
+    right, wrong = (
+        program(A16, op("v", "a", nbytes=8, **at(place)), op("b", "v", output=True)) for place in (4, offset)
+    )
     schedule = steps("a v -a b -v")
-    expected = reference(at(4))
-    execute(at(4), schedule, stacked(at(4), schedule), expected=expected)
+    execute(right, schedule, stacked(right, schedule))
     with pytest.raises(VerificationError, match="step 1, op 'v': makes 'v'"):
-        execute(at(offset), schedule, stacked(at(4), schedule), expected=expected)
+        execute(wrong, schedule, stacked(right, schedule), expected=reference(right))
 
 
 def test_buffers_that_swap_offsets_are_caught() -> None:

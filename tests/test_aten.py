@@ -1,6 +1,4 @@
-"""PyTorch's rows against PyTorch: `golden/aten.json` is what torch 2.13.0 itself said of each op, asked by
-`bench/aten_facts.py`.
-"""
+"""PyTorch's rows against what torch 2.13.0 says of each op: `bench/aten_facts.py` wrote `golden/aten.json`."""
 
 from __future__ import annotations
 
@@ -40,18 +38,12 @@ UNSIZED = {
 #: What autograd keeps though the gradient does not need it: torch, ours, and why.
 _RUNNING = "the running statistics are named to the backward op, which in training uses the saved ones"
 KEPT_IN_VAIN: dict[tuple[str, str], tuple[list[str], str]] = {
-    **{
-        (name, i): (["in3", "in4"], _RUNNING)
-        for name in (
-            "aten.native_batch_norm",
-            "aten._native_batch_norm_legit",
-            "aten._native_batch_norm_legit_functional",
-        )
-        for i in "012"
-    },
+    **{(f"aten.{name}", i): (["in3", "in4"], _RUNNING) for i in "012" for name in (
+        "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional",
+    )},
     ("aten.addcdiv", "0"): (["in2"], "the gradient of the first term is that of the output"),
     ("aten.addcdiv_", "0"): (["in2"], "the gradient of the first term is that of the output"),
-}
+}  # fmt: skip
 
 
 def types(given: list[Any]) -> list[TensorType]:
@@ -265,14 +257,8 @@ def test_only_the_rows_asked_for_are_read(op: str) -> None:
 def test_each_dtype_counts_its_own_bytes() -> None:
     # cross entropy of bfloat16 logits: 2 bytes a logit, 8 a label; a mask of one byte beside a value of two.
     x = TensorType((4, 8), "bfloat16")
-    found = attributes(
-        "aten.native_dropout",
-        node="n",
-        inputs=[x],
-        outputs=[x, TensorType((4, 8), "bool")],
-        device=A100,
-        params={"p": 0.5, "train": True},
-    )
+    outputs, params = [x, TensorType((4, 8), "bool")], {"p": 0.5, "train": True}
+    found = attributes("aten.native_dropout", node="n", inputs=[x], outputs=outputs, device=A100, params=params)
     assert found["nbytes"] == (64, 32)
     assert found["cost"] == pytest.approx((64 + 64 + 32) / A100.bandwidth)
 
@@ -386,13 +372,8 @@ def test_batch_normalization_is_pure_and_the_running_statistics_are_an_update() 
     effect = attributes("UpdateStatistics", node="n", inputs=[c, c, c, c], outputs=[c, c], device=A100)
     assert effect["updates"] == ((0, 0), (1, 1))
     assert effect["recomputable"] is False
-    functional = attributes(
-        "aten._native_batch_norm_legit_functional",
-        node="n",
-        inputs=[x, c, c, c, c],
-        outputs=[x, c, c, c, c],
-        device=A100,
-    )
+    name, values = "aten._native_batch_norm_legit_functional", [x, c, c, c, c]
+    functional = attributes(name, node="n", inputs=values, outputs=values, device=A100)
     assert "updates" not in functional
 
 

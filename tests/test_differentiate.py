@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from naive import keep_all
 from offenders import every
+from strategies import dag
 
 from planner import optimize
 from planner.errors import GraphError
@@ -22,25 +23,21 @@ from planner.simulator import simulate
 
 def reads(graph: nx.DiGraph, node: str) -> list[tuple[str, int]]:
     """(producer, output) by input position."""
-    found = {
-        at: (source, output)
-        for source, _, edge in graph.in_edges(node, data=True)
-        for output, at in zip(edge["reads"], edge["at"], strict=True)
-    }
+    found = {}
+    for source, _, edge in graph.in_edges(node, data=True):
+        found.update({at: (source, output) for output, at in zip(edge["reads"], edge["at"], strict=True)})
     return [found[at] for at in sorted(found)]
+
+
+WEIGHT = {"nbytes": 4, "kind": "parameter"}
 
 
 def two_layers() -> nx.DiGraph:
     """x -> a (weight u) -> b (weight w); each product reads both its inputs backward."""
-    g = nx.DiGraph()
-    g.add_node("x", nbytes=8, kind="input")
-    g.add_node("u", nbytes=4, kind="parameter")
-    g.add_node("w", nbytes=4, kind="parameter")
-    for name, source, weight in (("a", "x", "u"), ("b", "a", "w")):
-        g.add_node(name, nbytes=8, cost=3.0, saves=(("in", 0), ("in", 1)))
-        g.add_edge(source, name, at=(0,))
-        g.add_edge(weight, name, at=(1,))
-    return g
+    layer: dict[str, Any] = {"nbytes": 8, "cost": 3.0, "saves": (("in", 0), ("in", 1))}
+    first, second = {"at": (0,)}, {"at": (1,)}
+    edges = [("x", "a", first), ("u", "a", second), ("a", "b", first), ("w", "b", second)]
+    return dag({"x": {"nbytes": 8, "kind": "input"}, "u": WEIGHT, "w": WEIGHT, "a": layer, "b": layer}, *edges)
 
 
 def test_a_backward_op_makes_only_the_gradients_that_are_needed_and_reads_what_was_declared() -> None:
@@ -50,12 +47,8 @@ def test_a_backward_op_makes_only_the_gradients_that_are_needed_and_reads_what_w
     assert d.nodes["b.bwd"]["nbytes"] == (8, 4)  # of a, of w
     assert reads(d, "a.bwd") == [("b.bwd", 0), ("x", 0), ("u", 0)]
     assert d.nodes["a.bwd"]["nbytes"] == 4  # of u alone: x is an input
-    assert [d.nodes[n]["phase"] for n in ("a", "loss", "b.bwd", "u.update")] == [
-        "forward",
-        "loss",
-        "backward",
-        "update",
-    ]
+    phases = [d.nodes[n]["phase"] for n in ("a", "loss", "b.bwd", "u.update")]
+    assert phases == ["forward", "loss", "backward", "update"]
 
 
 def test_a_hand_made_backward_costs_the_forward_times_the_gradients_made() -> None:
@@ -96,29 +89,16 @@ def test_updates_wait_for_everything_before_them_over_few_edges() -> None:
     before = [n for n, phase in d.nodes(data="phase") if phase in ("forward", "loss", "backward")]
     for update in ("u.update", "w.update"):
         assert set(before) <= nx.ancestors(order, update)
-    assert d.nodes["barrier"] == {
-        "op": "Barrier",
-        "nbytes": (),
-        "flops": 0,
-        "cost": 0.0,
-        "phase": "update",
-        "position": 9,
-    }
+    fixed = {"op": "Barrier", "nbytes": (), "flops": 0, "cost": 0.0, "phase": "update", "position": 9}
+    assert d.nodes["barrier"] == fixed
     assert all(edge["reads"] == () for _, _, edge in d.in_edges("barrier", data=True))
 
 
 def residual(op: str = "Add") -> nx.DiGraph:
     """h = f(w); y = h + g(h)."""
-    g = nx.DiGraph()
-    g.add_node("w", nbytes=4, kind="parameter")
-    g.add_node("h", nbytes=4, saves=())
-    g.add_node("r", nbytes=4, op="Relu")
-    g.add_node("y", nbytes=4, op=op)
-    g.add_edge("w", "h")
-    g.add_edge("h", "r")
-    g.add_edge("r", "y", at=(0,))
-    g.add_edge("h", "y", at=(1,))
-    return g
+    nodes = {"w": WEIGHT, "h": {"nbytes": 4, "saves": ()}}
+    nodes.update({name: {"nbytes": 4, "op": kind} for name, kind in (("r", "Relu"), ("y", op))})
+    return dag(nodes, ("w", "h"), ("h", "r"), ("r", "y", {"at": (0,)}), ("h", "y", {"at": (1,)}))
 
 
 def test_a_gradient_that_passes_unchanged_makes_no_op() -> None:
@@ -135,32 +115,19 @@ def test_relu_backward_may_overwrite_the_gradient_it_is_given() -> None:
 
 
 def test_gradient_sums_are_a_left_fold_each_right_after_its_term() -> None:
-    g = nx.DiGraph()
-    g.add_node("w", nbytes=4, kind="parameter")
-    for k in range(4):
-        g.add_node(f"c{k}", nbytes=4, saves=())
-        g.add_edge("w", f"c{k}")
-    d = differentiate(g)
-    assert [n for n, phase in d.nodes(data="phase") if phase == "backward"] == [
-        "loss.bwd",
-        "c3.bwd",
-        "c2.bwd",
-        "w.grad2",
-        "c1.bwd",
-        "w.grad3",
-        "c0.bwd",
-        "w.grad4",
-    ]
+    readers = [f"c{k}" for k in range(4)]
+    d = differentiate(
+        dag({"w": WEIGHT, **{c: {"nbytes": 4, "saves": ()} for c in readers}}, *(("w", c) for c in readers))
+    )
+    backward = [n for n, phase in d.nodes(data="phase") if phase == "backward"]
+    assert backward == ["loss.bwd", "c3.bwd", "c2.bwd", "w.grad2", "c1.bwd", "w.grad3", "c0.bwd", "w.grad4"]
     assert reads(d, "w.grad2") == [("c3.bwd", 0), ("c2.bwd", 0)]
     assert reads(d, "w.grad3") == [("w.grad2", 0), ("c1.bwd", 0)]
     assert reads(d, "w.update")[1] == ("w.grad4", 0)
 
 
 def test_a_value_read_twice_by_one_op_gets_both_terms() -> None:
-    g = nx.DiGraph()
-    g.add_node("w", nbytes=4, kind="parameter")
-    g.add_node("sq", nbytes=4, op="Mul")
-    g.add_edge("w", "sq", reads=(0, 0), at=(0, 1))
+    g = dag({"w": WEIGHT, "sq": {"nbytes": 4, "op": "Mul"}}, ("w", "sq", {"reads": (0, 0), "at": (0, 1)}))
     d = differentiate(g)
     assert d.nodes["sq.bwd"]["nbytes"] == (4, 4)
     assert reads(d, "sq.bwd") == [("loss.bwd", 0), ("w", 0)]  # read once, though both gradients need it
@@ -170,13 +137,9 @@ def test_a_value_read_twice_by_one_op_gets_both_terms() -> None:
 
 
 def test_a_broadcast_operand_gets_a_sum_and_a_reshape_a_view() -> None:
-    g = nx.DiGraph(device="a100")
-    g.add_node("w", nbytes=96, shape=(4, 6), dtype="float32", kind="parameter")
-    g.add_node("b", nbytes=24, shape=(6,), dtype="float32", kind="parameter")
-    g.add_node("y", nbytes=96, shape=(4, 6), dtype="float32", op="Add", flops=24)
-    g.add_node("v", nbytes=96, shape=(24,), dtype="float32", op="Reshape", view=((0, 0),), flops=0, cost=0.0)
-    g.add_edge("w", "y", at=(0,))
-    g.add_edge("b", "y", at=(1,))
+    matrix, row = {"nbytes": 96, "shape": (4, 6), "dtype": "float32"}, {"nbytes": 24, "shape": (6,), "dtype": "float32"}
+    g = product("Add", matrix, row, {**matrix, "flops": 24})
+    g.add_node("v", **{**matrix, "shape": (24,)}, op="Reshape", view=((0, 0),), flops=0, cost=0.0)
     g.add_edge("y", "v")
     d = differentiate(g)
     assert d.nodes["v.bwd"]["view"] == ((0, 0),)
@@ -190,13 +153,8 @@ def test_a_broadcast_operand_gets_a_sum_and_a_reshape_a_view() -> None:
 
 def product(op: str, w: dict[str, Any], b: dict[str, Any], y: dict[str, Any]) -> nx.DiGraph:
     """y = op(w, b), both trained."""
-    g = nx.DiGraph(device="a100")
-    for name, attributes in (("w", w), ("b", b)):
-        g.add_node(name, kind="parameter", **attributes)
-    g.add_node("y", op=op, **y)
-    g.add_edge("w", "y", at=(0,))
-    g.add_edge("b", "y", at=(1,))
-    return g
+    nodes = {"w": {"kind": "parameter", **w}, "b": {"kind": "parameter", **b}, "y": {"op": op, **y}}
+    return dag(nodes, ("w", "y", {"at": (0,)}), ("b", "y", {"at": (1,)}), device="a100")
 
 
 def test_an_update_moves_each_state_twice_beside_the_parameter_twice_and_the_gradient() -> None:
@@ -239,19 +197,11 @@ def test_convolution_backward_costs_the_forward_flops_once_per_gradient() -> Non
 
 def test_frozen_trunk_is_read_by_no_backward() -> None:
     """cases.md C7: t1 is never saved, backward reads only t2 and A1."""
-    g = nx.DiGraph()
-    g.add_node("x", nbytes=1, kind="input")
-    for name in ("wt1", "wt2", "wa1", "wa2"):
-        g.add_node(name, nbytes=1, kind="parameter")
-    for name, source, weight, size in (
-        ("t1", "x", "wt1", 8),
-        ("t2", "t1", "wt2", 8),
-        ("A1", "t2", "wa1", 6),
-        ("A2", "A1", "wa2", 1),
-    ):
-        g.add_node(name, nbytes=size, saves=(("in", 0),))
-        g.add_edge(source, name, at=(0,))
-        g.add_edge(weight, name, at=(1,))
+    layers = (("t1", "x", "wt1", 8), ("t2", "t1", "wt2", 8), ("A1", "t2", "wa1", 6), ("A2", "A1", "wa2", 1))
+    nodes = {"x": {"nbytes": 1, "kind": "input"}, **{weight: WEIGHT for _, _, weight, _ in layers}}
+    nodes.update({name: {"nbytes": size, "saves": (("in", 0),)} for name, _, _, size in layers})
+    g = dag(nodes, *((source, name, {"at": (0,)}) for name, source, _, _ in layers))
+    g.add_edges_from((weight, name, {"at": (1,)}) for name, _, weight, _ in layers)
     d = differentiate(g, trainable=["wa1", "wa2"])
     saved = {s for s, t in d.edges() if d.nodes[s].get("phase") == "forward" and d.nodes[t].get("phase") == "backward"}
     assert saved == {"t2", "A1", "A2"}  # A2 by the loss that was added
@@ -260,17 +210,11 @@ def test_frozen_trunk_is_read_by_no_backward() -> None:
 
 def heads(*, output: bool | None) -> nx.DiGraph:
     """cases.md C7: a trunk, a head A for the loss and a head B of no use to it, inserted first."""
-    g = nx.DiGraph()
-    g.add_node("w", nbytes=4, kind="parameter")
-    g.add_node("wB", nbytes=4, kind="parameter")
-    g.add_node("t", nbytes=8, saves=(("in", 0),))
-    g.add_node("B1", nbytes=30, saves=(("in", 0),))
-    g.add_node("B2", nbytes=2, saves=(("out", 0),), output=output)
-    g.add_node("A", nbytes=4, phase="loss", saves=(("in", 0),))
-    g.add_edges_from([("w", "t"), ("B1", "B2"), ("t", "A")])
-    g.add_edge("t", "B1", at=(0,))
-    g.add_edge("wB", "B1", at=(1,))
-    return g
+    saves: dict[str, Any] = {"saves": (("in", 0),)}
+    nodes = {"w": WEIGHT, "wB": WEIGHT, "t": {"nbytes": 8, **saves}, "B1": {"nbytes": 30, **saves}}
+    nodes["B2"] = {"nbytes": 2, "saves": (("out", 0),), "output": output}
+    nodes["A"] = {"nbytes": 4, "phase": "loss", **saves}
+    return dag(nodes, ("w", "t"), ("B1", "B2"), ("t", "A"), ("t", "B1", {"at": (0,)}), ("wB", "B1", {"at": (1,)}))
 
 
 def test_a_head_the_loss_does_not_need_is_pruned_and_listed() -> None:
@@ -355,11 +299,8 @@ def test_the_forward_graph_is_left_alone_and_unknown_attributes_are_kept() -> No
 
 
 def test_multigraphs_and_nodes_that_are_no_strings_are_accepted() -> None:
-    g = nx.MultiDiGraph()
-    g.add_node(0, nbytes=4, kind="parameter")
-    g.add_node(1, nbytes=4, op="Mul")
-    g.add_edge(0, 1, at=(0,))
-    g.add_edge(0, 1, at=(1,))
+    g = nx.MultiDiGraph(dag({0: WEIGHT, 1: {"nbytes": 4, "op": "Mul"}}))
+    g.add_edges_from([(0, 1, {"at": (0,)}), (0, 1, {"at": (1,)})])
     d = differentiate(g)
     assert list(d) == [0, 1, "loss", "loss.bwd", "1.bwd", "0.grad2", "barrier", "0.update"]
     lower(d)
@@ -424,12 +365,8 @@ def test_a_training_step_cannot_be_differentiated_again() -> None:
 
 
 def test_a_gradient_through_an_output_the_rule_does_not_cover_is_refused() -> None:
-    g = nx.DiGraph()
-    g.add_node("w", nbytes=4, kind="parameter")
-    g.add_node("norm", nbytes=(4, 4, 4), op="BatchNormalization")
-    g.add_node("end", nbytes=4, saves=())
-    g.add_edge("w", "norm", at=(0,))
-    g.add_edge("norm", "end", reads=(1,), at=(0,))
+    nodes = {"w": WEIGHT, "norm": {"nbytes": (4, 4, 4), "op": "BatchNormalization"}, "end": {"nbytes": 4, "saves": ()}}
+    g = dag(nodes, ("w", "norm", {"at": (0,)}), ("norm", "end", {"reads": (1,), "at": (0,)}))
     with pytest.raises(GraphError, match="'norm': the loss depends on output 1"):
         differentiate(g)
 
@@ -451,12 +388,8 @@ def forward_graphs(draw: st.DrawFn) -> nx.DiGraph:
         chosen = draw(st.lists(st.sampled_from(values), min_size=1, max_size=3))
         refs = [("in", i) for i in range(len(chosen))] + [("out", o) for o in range(count)]
         saves = draw(st.lists(st.sampled_from(refs), unique=True, max_size=3))
-        g.add_node(
-            name,
-            nbytes=4 if count == 1 else (4,) * count,
-            saves=tuple(saves),
-            output=draw(st.sampled_from([None, None, True])),
-        )
+        output = draw(st.sampled_from([None, None, True]))
+        g.add_node(name, nbytes=4 if count == 1 else (4,) * count, saves=tuple(saves), output=output)
         wires: dict[str, list[tuple[int, int]]] = {}
         for at, (source, output) in enumerate(chosen):
             wires.setdefault(source, []).append((output, at))
@@ -470,9 +403,7 @@ def forward_graphs(draw: st.DrawFn) -> nx.DiGraph:
 
 
 def weight(node: str, position: int, output: int) -> int:
-    """The coefficient of an input in an output: every op is linear, so gradients are sums over paths of products of
-    these.
-    """
+    """The coefficient of an input in an output; gradients are sums over paths of products of coefficients."""
     return 2 + (hash((int(node[1:]), position, output)) % 97)
 
 
@@ -536,12 +467,8 @@ def test_every_parameter_the_loss_depends_on_gets_its_gradient_once(g: nx.DiGrap
         return
     d = differentiate(g)
     d.graph["wanted"] = {(n, o): gradient_by_paths(g, ends, (n, o)) for n in g for o in range(counts[n])}
-    expected = {
-        n: d.graph["wanted"][n, 0]
-        for n, kind in g.nodes(data="kind")
-        if kind == "parameter" and d.graph["wanted"][n, 0]
-    }
-    assert gradient_by_graph(g, d, alive) == expected
+    gradients = {n: d.graph["wanted"][n, 0] for n, kind in g.nodes(data="kind") if kind == "parameter"}
+    assert gradient_by_graph(g, d, alive) == {n: gradient for n, gradient in gradients.items() if gradient}
 
 
 @given(forward_graphs(), st.sampled_from(["sgd", "momentum", "adam", None]))
@@ -555,11 +482,8 @@ def test_backward_reads_gradients_and_declared_saves_and_nothing_else(g: nx.DiGr
         if d.nodes[node].get("phase") == "backward" and node != "loss.bwd":
             others = [(s, o) for s, o in reads(d, node) if d.nodes[s].get("phase") != "backward"]
             forward = node.removesuffix(".bwd")
-            declared = (
-                [reads(g, forward)[k] if side == "in" else (forward, k) for side, k in g.nodes[forward]["saves"]]
-                if others
-                else []
-            )
+            saves = g.nodes[forward]["saves"] if others else ()
+            declared = [reads(g, forward)[k] if side == "in" else (forward, k) for side, k in saves]
             assert others == list(dict.fromkeys(declared))
 
 

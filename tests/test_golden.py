@@ -1,6 +1,4 @@
-"""papers/golden.md is complete and honest; and the sizes, worked examples and options of `estimate` that no other file
-holds.
-"""
+"""papers/golden.md is complete and honest; sizes, worked examples and options of `estimate` from nowhere else."""
 
 from __future__ import annotations
 
@@ -22,6 +20,7 @@ import networkx as nx
 import pytest
 from offenders import every
 from programs import elements
+from test_zoo import of_kind, of_op
 from test_zoo_mxnet import internal_bytes
 
 import planner
@@ -29,6 +28,7 @@ from planner import zoo
 from planner.cli import main as cli
 from planner.footprint.estimate import estimate, rule_of_thumb
 from planner.lowering.devices import DEVICE_BYTES
+from planner.lowering.step import OPTIMIZER_STATES
 from planner.memory import MemoryModel
 from planner.mxnet.nnvm import nnvm
 
@@ -51,11 +51,8 @@ def rows() -> list[list[str]]:
 
 def functions_of(name: str) -> set[str]:
     """Test functions of a file."""
-    return {
-        node.name
-        for node in ast.parse((TESTS / name).read_text(encoding="utf-8")).body
-        if isinstance(node, ast.FunctionDef)
-    }
+    body = ast.parse((TESTS / name).read_text(encoding="utf-8")).body
+    return {node.name for node in body if isinstance(node, ast.FunctionDef)}
 
 
 NAMED = re.compile(r"`(test_\w+\.py)::(\w+)`")
@@ -98,15 +95,6 @@ def test_every_number_of_the_notes_is_in_the_table(shared: Path) -> None:
 
 
 # --- sizes of well-known models
-
-
-def of_kind(graph: nx.DiGraph, kind: str) -> int:
-    return sum(elements(graph, n) for n, k in graph.nodes(data="kind") if k == kind)
-
-
-def of_op(graph: nx.DiGraph, *ops: str) -> int:
-    """Elements of the first outputs of forward ops of these types."""
-    return sum(elements(graph, n) for n, a in graph.nodes(data=True) if a.get("op") in ops and a["phase"] == "forward")
 
 
 def convolutions(graph: nx.DiGraph) -> list[str]:
@@ -178,9 +166,8 @@ def weight_layers(graph: nx.DiGraph) -> int:
 @every(("name", "layers"), [("bvlc_alexnet", 8), ("vgg19", 19), ("inception_v1", 22), ("resnet50", 50)])
 def test_depth_counts_layers_with_weights(shared: Path, name: str, layers: int) -> None:
     pytest.importorskip("onnx")
-    assert (
-        weight_layers(planner.from_onnx(shared / f"data/graphs/onnx_light/light_{name}.onnx", training=False)) == layers
-    )
+    path = shared / f"data/graphs/onnx_light/light_{name}.onnx"
+    assert weight_layers(planner.from_onnx(path, training=False)) == layers
 
 
 def test_the_zoo_has_the_depths_of_its_names() -> None:
@@ -202,11 +189,8 @@ def test_the_parts_of_the_mnist_net_and_where_60_5_comes_from() -> None:
 def test_where_742_34_comes_from() -> None:
     assert round(218.27 + 4.39 + 128 * 4.06, 2) == 742.34
     exact = rule_of_thumb(19_072_984, 532_752, batch=128, inputs=9_000)
-    assert [round(4 * elements / MIB, 3) for elements in (532_752, 3 * 19_072_984, 128 * 9_000)] == [
-        2.032,
-        218.273,
-        4.395,
-    ]
+    parts = [round(4 * count / MIB, 3) for count in (532_752, 3 * 19_072_984, 128 * 9_000)]
+    assert parts == [2.032, 218.273, 4.395]
     assert round(4 * 128 * 532_752 / MIB, 3) == 260.133
     once = 4 * (3 * 19_072_984 + 128 * 9_000 + 532_752)
     assert round(once / MIB, 4) == 224.6998
@@ -266,9 +250,8 @@ def test_resnet50_recomputed_by_the_original_saves_2_8_5_4_or_7_5_times_and_4_is
     for stages in ((3, 4, 6, 3), (3, 8, 36, 3)):
         model = zoo.mxnet_resnet(stages, batch=32)
         graph = planner.lower(model)
-        plan = planner.optimize(
-            graph, strategy="memonger", allocator="nnvm", memory=ACTIVATIONS
-        ).report.plan.arena_bytes
+        found = planner.optimize(graph, strategy="memonger", allocator="nnvm", memory=ACTIVATIONS)
+        plan = found.report.plan.arena_bytes
         schedule = planner.optimize(graph, "100%", allocator=None, memory=ACTIVATIONS).schedule
         sharing, inplace = (
             planner.allocate(graph, schedule, allocator=partial(nnvm, match_range=r), memory=ACTIVATIONS).arena_bytes
@@ -357,10 +340,7 @@ STEPS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
     (("--micro-batches", "3"), {"micro_batches": 3}),
     (("--gradients", "zeroed"), {"gradients": "zeroed"}),
     *((("--update", update), {"update": update}) for update in ("fused", "per-tensor", "multi-tensor")),
-    *(
-        (("--optimizer", name), {"optimizer": name})
-        for name in ("sgd", "momentum", "adagrad", "rmsprop", "adam", "adamw")
-    ),
+    *((("--optimizer", name), {"optimizer": name}) for name in OPTIMIZER_STATES),
     (("--master-weights", "--optimizer", "adam"), {"master_weights": True, "optimizer": "adam"}),
     (("--lowering", "--rule", "cs231n"), {"lowering": True, "rule": "cs231n"}),
     (
@@ -369,16 +349,12 @@ STEPS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
     ),
 ]
 MODEL = """
+from functools import partial
 from planner import zoo
 
-def net(batch):
-    return zoo.gpt(1, batch=batch, tokens=8, hidden=8, heads=2, vocabulary=31, dtype="bfloat16")
-
-def image(batch):
-    return zoo.resnet((1,), batch=batch, image=32, classes=10)
-
-def forward(batch):
-    return zoo.vgg(16, batch=batch, image=32, training=False)
+net = partial(zoo.gpt, 1, tokens=8, hidden=8, heads=2, vocabulary=31, dtype="bfloat16")
+image = partial(zoo.resnet, (1,), image=32, classes=10)
+forward = partial(zoo.vgg, 16, image=32, training=False)
 """
 
 
@@ -418,9 +394,8 @@ def test_the_command_estimates_inference(answer: Any) -> None:
 
 @pytest.mark.usefixtures("modules")
 def test_a_forward_graph_of_the_users_becomes_the_training_step_of_an_optimizer(answer: Any) -> None:
-    printed = answer(
-        "estimate", "golden_models:forward", "--batch", "2", "--optimizer", "adam", "--fits", "3GiB", "--largest-batch"
-    )
+    options = ("--optimizer", "adam", "--fits", "3GiB", "--largest-batch")
+    printed = answer("estimate", "golden_models:forward", "--batch", "2", *options)
     forward = partial(zoo.vgg, 16, image=32, training=False)
     found = estimate(forward(batch=2), optimizer="adam")
     assert found.training

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,11 @@ F, I64 = TensorProto.FLOAT, TensorProto.INT64
 
 
 def weights(name: str, *shape: int) -> Any:
-    return helper.make_tensor(name, F, shape, bytes(4 * _size(shape)), raw=True)
+    return helper.make_tensor(name, F, shape, bytes(4 * math.prod(shape)), raw=True)
 
 
 def ints(name: str, *values: int) -> Any:
     return helper.make_tensor(name, I64, [len(values)], values)
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    return shape[0] * _size(shape[1:]) if shape else 1
 
 
 def written(folder: Path, nodes: list[Any], shape: list[int], initializers: list[Any], *, opset: int = 17) -> Path:
@@ -44,11 +41,12 @@ def written(folder: Path, nodes: list[Any], shape: list[int], initializers: list
 def backward_reads(step: Any, node: str) -> set[tuple[str, tuple[int, ...]]]:
     """What the backward op of a node reads, gradients aside."""
     edges = step.in_edges(f"{node}.bwd", data="reads")
-    return {
-        (source, reads)
-        for source, _, reads in edges
-        if not source.endswith((".bwd", ".seed")) and ".grad" not in source
-    }
+    gradients = (".bwd", ".seed", ".grad")
+    return {(source, reads) for source, _, reads in edges if not any(part in source for part in gradients)}
+
+
+def tensors(shapes: dict[str, tuple[int, ...]]) -> list[Any]:
+    return [weights(name, *shape) for name, shape in shapes.items()]
 
 
 def test_an_lstm_keeps_its_gates_and_cells_and_nothing_of_its_products(tmp_path: Path) -> None:
@@ -58,20 +56,13 @@ def test_an_lstm_keeps_its_gates_and_cells_and_nothing_of_its_products(tmp_path:
         make("Squeeze", "states one", "y", name="flat"),
     ]
     shapes = {"w": (1, 20, 3), "r": (1, 20, 5), "b": (1, 40), "h0": (1, 2, 5), "c0": (1, 2, 5)}
-    path = written(
-        tmp_path, nodes, [7, 2, 3], [*(weights(name, *shape) for name, shape in shapes.items()), ints("one", 1)]
-    )
+    path = written(tmp_path, nodes, [7, 2, 3], [*tensors(shapes), ints("one", 1)])
     step = from_onnx(path)
     # Hidden states, last one, last cell, and 5 values a step, image and unit: 4 gates and a cell.
     assert step.nodes["lstm"]["nbytes"] == (4 * 7 * 2 * 5, 4 * 2 * 5, 4 * 2 * 5, 4 * 7 * 2 * 5 * 5)
     assert step.nodes["lstm"]["flops"] == 7 * 2 * 5 * (2 * 4 * (3 + 5) + 14)
-    assert {(source, tuple(sorted(reads))) for source, reads in backward_reads(step, "lstm")} == {
-        ("lstm", (0, 3)),
-        ("x", (0,)),
-        ("r", (0,)),
-        ("h0", (0,)),
-        ("c0", (0,)),
-    }
+    read = {(source, tuple(sorted(reads))) for source, reads in backward_reads(step, "lstm")}
+    assert read == {("lstm", (0, 3)), ("x", (0,)), ("r", (0,)), ("h0", (0,)), ("c0", (0,))}
     program = lower(step)
     simulate(program, keep_all(program))
     assert from_onnx(path, training=False).nodes["lstm"]["nbytes"] == 4 * 7 * 2 * 5
@@ -83,16 +74,12 @@ def residents(graph: Any, kind: str) -> dict[str, tuple[int, ...]]:
 
 @every("training", [True, False])
 def test_initial_states_of_a_recurrent_layer_are_no_weights(tmp_path: Path, training: bool) -> None:
-    """The standard: W, R, B and the peepholes P are weights, initial_h and initial_c the first values of what runs
-    through the steps.
-    """
+    """The standard: W, R, B and peepholes P are weights; initial_h and initial_c begin what runs through the steps."""
     nodes = [make("LSTM", "x w r b lengths h0 c0 p", "_ y", name="lstm", hidden_size=5)]
     shapes = {"w": (1, 20, 3), "r": (1, 20, 5), "b": (1, 40), "h0": (1, 2, 5), "c0": (1, 2, 5), "p": (1, 15)}
     lengths = helper.make_tensor("lengths", TensorProto.INT32, [2], [7, 4])
     nodes[0].output[0] = "all"
-    graph = from_onnx(
-        written(tmp_path, nodes, [7, 2, 3], [*(weights(n, *s) for n, s in shapes.items()), lengths]), training=training
-    )
+    graph = from_onnx(written(tmp_path, nodes, [7, 2, 3], [*tensors(shapes), lengths]), training=training)
     assert residents(graph, "parameter") == {name: shapes[name] for name in "wrbp"}
     assert residents(graph, "state") == {"h0": (1, 2, 5), "c0": (1, 2, 5)}
     updated = {name for name, phase in graph.nodes(data="phase") if phase == "update"} - {"barrier"}
@@ -133,38 +120,19 @@ def test_an_lstm_may_leave_out_its_bias_before_an_initial_state(tmp_path: Path, 
 
 
 def test_what_no_gradient_reaches_is_a_state(tmp_path: Path) -> None:
-    """Weights of classes, the tables of a rotation, a mask of the standard's attention, and a row of numbers that is
-    counted up.
-    """
-    cases = [
-        (
-            [make("MatMul", "x w", "q"), make("SoftmaxCrossEntropyLoss", "q t c", "y")],
-            [8, 4],
-            [weights("w", 4, 10), weights("c", 10), ints("t", *range(8))],
-            {"c": (10,), "t": (8,)},
-        ),
-        (
-            [make("RotaryEmbedding", "x c s", "q", num_heads=2), make("MatMul", "q w", "y")],
-            [1, 3, 8],
-            [weights("w", 8, 8), weights("c", 1, 3, 2), weights("s", 1, 3, 2)],
-            {"c": (1, 3, 2), "s": (1, 3, 2)},
-        ),
-        (
-            [make("MatMul", "x w", "q"), make("Attention", "q q q m", "y")],
-            [1, 2, 3, 8],
-            [weights("w", 8, 8), weights("m", 3, 3)],
-            {"m": (3, 3)},
-        ),
-        (
-            [make("MatMul", "x w", "q"), make("Range", "zero three one", "r"), make("Add", "q r", "y")],
-            [2, 3],
-            [
-                weights("w", 3, 3),
-                *(helper.make_tensor(n, F, [], [v]) for n, v in (("zero", 0), ("three", 3), ("one", 1))),
-            ],
-            {"r": (3,)},
-        ),
-    ]
+    """Weights of classes, the tables of a rotation, a mask of the standard's attention, a row that is counted up."""
+    product = make("MatMul", "x w", "q")
+    range_of = [helper.make_tensor(n, F, [], [v]) for n, v in (("zero", 0), ("three", 3), ("one", 1))]
+    turned = [make("RotaryEmbedding", "x c s", "q", num_heads=2), make("MatMul", "q w", "y")]
+    cases: list[tuple[list[Any], list[int], list[Any], dict[str, tuple[int, ...]]]] = [
+        ([product, make("SoftmaxCrossEntropyLoss", "q t c", "y")], [8, 4],
+         [weights("w", 4, 10), weights("c", 10), ints("t", *range(8))], {"c": (10,), "t": (8,)}),
+        (turned, [1, 3, 8], tensors({"w": (8, 8), "c": (1, 3, 2), "s": (1, 3, 2)}), {"c": (1, 3, 2), "s": (1, 3, 2)}),
+        ([product, make("Attention", "q q q m", "y")], [1, 2, 3, 8],
+         tensors({"w": (8, 8), "m": (3, 3)}), {"m": (3, 3)}),
+        ([product, make("Range", "zero three one", "r"), make("Add", "q r", "y")], [2, 3],
+         [weights("w", 3, 3), *range_of], {"r": (3,)}),
+    ]  # fmt: skip
     for nodes, shape, stored, states in cases:
         graph = from_onnx(written(tmp_path, nodes, shape, stored, opset=23))
         assert residents(graph, "state") == states
@@ -172,9 +140,7 @@ def test_what_no_gradient_reaches_is_a_state(tmp_path: Path) -> None:
 
 
 def test_a_tied_weight_that_is_transposed_in_the_file_is_one_parameter(tmp_path: Path) -> None:
-    """Vocabulary 50, width 6: 300 elements, read by the embedding and, transposed in each step, by the logits; one
-    gradient, one update.
-    """
+    """Vocabulary 50, width 6: read by the embedding and, transposed in each step, by the logits; one update."""
     nodes = [
         make("Cast", "x", "ids", to=I64, name="ids"),
         make("Gather", "table ids", "e", name="embed"),
@@ -240,9 +206,7 @@ def test_the_loss_reads_the_outputs_of_the_file_and_no_other_output_of_their_ops
 def test_the_rows_of_a_table_that_a_length_asks_for_are_read_from_the_whole_table(
     tmp_path: Path, training: bool
 ) -> None:
-    """Learned positions as exporters write them: 9 of 4 units are trained, and 6 of them, as many as x is long, are
-    added.
-    """
+    """Learned positions as exporters write them: 9 of 4 units are trained, and as many as x is long, 6, are added."""
     nodes = [
         make("Shape", "x", "shape"),
         make("Slice", "shape one two", "length"),
@@ -373,19 +337,13 @@ def test_every_op_of_the_real_files_is_a_row_a_constant_or_refused(shared: Path)
     missing = set()
     for name in files:
         for node in onnx.load(shared / "data/graphs" / name, load_external_data=False).graph.node:
-            if (
-                node.op_type not in ONNX_OPERATORS
-                and node.op_type not in REFUSED
-                and node.op_type not in ("Constant", "ConstantOfShape")
-            ):
+            if node.op_type not in {*ONNX_OPERATORS, *REFUSED, "Constant", "ConstantOfShape"}:
                 missing.add((node.domain, node.op_type))
     assert all(domain == "com.microsoft.extensions" for domain, _ in missing), missing
 
 
 def test_a_padding_that_an_exporter_fills_up_with_zeros_is_folded(tmp_path: Path) -> None:
-    """What torch.onnx makes of a reflecting pad of the last axis: two numbers, and zeros for the other axes in front of
-    them.
-    """
+    """What torch.onnx makes of a reflecting pad of the last axis: two numbers behind zeros for the other axes."""
     nodes = [
         make("ConstantOfShape", "two", "zeros", name="zeros", value=ints("v", 0)),
         make("Concat", "given zeros", "all", axis=0, name="all"),
@@ -395,10 +353,8 @@ def test_a_padding_that_an_exporter_fills_up_with_zeros_is_folded(tmp_path: Path
         make("Reshape", "columns flat", "pads", name="pads"),
         make("Pad", "x pads", "y", mode="reflect", name="pad"),
     ]
-    constants = {
-        "two": [2], "given": [1, 2], "pairs": [-1, 2], "end": [-1], "start": [-(2**62)], "zero": [0], "back": [-1],
-            "flat": [-1],
-    }  # fmt: skip
+    constants = {"two": [2], "given": [1, 2], "pairs": [-1, 2], "end": [-1], "zero": [0], "back": [-1], "flat": [-1]}
+    constants["start"] = [-(2**62)]
     path = written(tmp_path, nodes, [2, 6], [ints(name, *values) for name, values in constants.items()])
     graph = from_onnx(path, training=False)
     assert list(graph) == ["x", "pad"]

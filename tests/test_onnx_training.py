@@ -1,6 +1,4 @@
-"""Training graphs that onnxruntime's tools wrote: counts of data/graphs/README.md, shapes against those the tool
-stored.
-"""
+"""Training graphs that onnxruntime's tools wrote: counts of data/graphs/README.md, and shapes that the tool stored."""
 
 from __future__ import annotations
 
@@ -73,9 +71,7 @@ def test_each_file_is_a_legal_step_in_its_own_order(shared: Path, name: str) -> 
     assert not program.dead
     trace = simulate(program, keep_all(program), memory=MemoryModel("total"))
     without = simulate(program, keep_all(program), memory=ACTIVATIONS)
-    residents = sum(
-        attributes["nbytes"] for _, attributes in graph.nodes(data=True) if attributes.get("kind", "op") != "op"
-    )
+    residents = sum(a["nbytes"] for _, a in graph.nodes(data=True) if a.get("kind", "op") != "op")
     assert trace.peak_bytes - without.peak_bytes == residents
 
 
@@ -106,11 +102,8 @@ def test_a_gradient_has_the_shape_of_its_parameter_and_its_buffer_is_updated_in_
     for accumulator in accumulators:
         assert graph.nodes[accumulator]["updates"] == ((0, 1),)
         assert graph.nodes[accumulator]["recomputable"] is False
-        reads = {
-            at: (u, output)
-            for u, _, edge in graph.in_edges(accumulator, data=True)
-            for output, at in zip(*edge.values(), strict=True)
-        }
+        edges = graph.in_edges(accumulator, data=True)
+        reads = {at: (u, output) for u, _, edge in edges for output, at in zip(*edge.values(), strict=True)}
         buffer = reads[0][0]
         assert graph.nodes[buffer]["kind"] == "state"
         parameter = buffer.removesuffix("_grad.accumulation.buffer")
@@ -163,13 +156,8 @@ def test_vgg19_masks_take_one_byte_and_indices_eight(shared: Path) -> None:
 def test_dead_running_statistics_are_pruned_and_the_running_ones_are_states(shared: Path) -> None:
     graph = from_onnx(training(shared, "resnet50"))
     assert len(graph.graph["pruned"]) == 106  # presentation.md 1.3: dead outputs of 53 normalizations
-    statistics = {
-        u
-        for n, op in graph.nodes(data="op")
-        if op == "BatchNormInternal"
-        for u in graph.predecessors(n)
-        if re.search("_r(m|iv)_0$", u)
-    }
+    normalizations = [n for n, op in graph.nodes(data="op") if op == "BatchNormInternal"]
+    statistics = {u for n in normalizations for u in graph.predecessors(n) if re.search("_r(m|iv)_0$", u)}
     assert sum(elements(graph, n) for n in statistics) == 53_120
     assert {graph.nodes[n]["kind"] for n in statistics} == {"state"}
 
@@ -226,15 +214,10 @@ def test_a_step_is_no_inference_graph(shared: Path) -> None:
 
 
 def step(nodes: list[Any], inputs: dict[str, tuple[int, ...]], outputs: tuple[str, ...]) -> Any:
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()],
-        [helper.make_empty_tensor_value_info(name) for name in outputs],
-    )
-    return helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 14), helper.make_opsetid("com.microsoft", 1)], ir_version=8
-    )
+    fed = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()]
+    graph = helper.make_graph(nodes, "g", fed, [helper.make_empty_tensor_value_info(name) for name in outputs])
+    opsets = [helper.make_opsetid("", 14), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
 def gradient(op: str, reads: list[str], makes: list[str], **attributes: Any) -> Any:

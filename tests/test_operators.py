@@ -69,29 +69,14 @@ def test_an_op_without_a_rule_is_an_error_that_names_it() -> None:
 def test_flops_count_a_multiply_and_an_add_each(
     op: str, shapes: list[tuple[int, ...]], output: tuple[int, ...], params: dict[str, Any], flops: int
 ) -> None:
-    found = attributes(
-        op,
-        node="n",
-        inputs=[TensorType(shape) for shape in shapes],
-        outputs=[TensorType(output)],
-        device=A100,
-        params=params,
-    )
+    inputs, outputs = [TensorType(shape) for shape in shapes], [TensorType(output)]
+    found = attributes(op, node="n", inputs=inputs, outputs=outputs, device=A100, params=params)
     assert found["flops"] == flops
 
 
 def test_sizes_are_exact_in_every_dtype() -> None:
-    assert {
-        name: DTYPE_BYTES[name] for name in ("float32", "float16", "bfloat16", "int64", "bool", "float64", "uint8")
-    } == {
-        "float32": 4,
-        "float16": 2,
-        "bfloat16": 2,
-        "int64": 8,
-        "bool": 1,
-        "float64": 8,
-        "uint8": 1,
-    }
+    sizes = {"float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "bool": 1, "float64": 8, "uint8": 1}
+    assert {name: DTYPE_BYTES[name] for name in sizes} == sizes
     assert TensorType((), "int64").nbytes == 8
     assert TensorType((3, 0, 5)).nbytes == 0
     with pytest.raises(GraphError, match=r"'float33'.*float32"):
@@ -99,14 +84,8 @@ def test_sizes_are_exact_in_every_dtype() -> None:
 
 
 def test_only_floats_and_values_of_unknown_dtype_have_gradients() -> None:
-    assert [is_float(dtype) for dtype in ("float16", "bfloat16", None, "int64", "bool", "uint8")] == [
-        True,
-        True,
-        True,
-        False,
-        False,
-        False,
-    ]
+    assert all(is_float(dtype) for dtype in ("float16", "bfloat16", None))
+    assert not any(is_float(dtype) for dtype in ("int64", "bool", "uint8"))
 
 
 def test_a_view_moves_no_bytes_and_costs_nothing() -> None:
@@ -141,9 +120,7 @@ def test_in_place_is_offered_only_between_equal_types() -> None:
 def test_case_c8_only_relu_over_batch_norm_and_over_the_sum_is_in_place(
     returned: bool, legal: set[tuple[str, str]]
 ) -> None:
-    """cases.md C8: the table's permissions and what its backward reads leave exactly these pairs to the memory
-    model.
-    """
+    """cases.md C8: permissions of the table and reads of its backward leave these pairs to the memory model."""
     kind = TensorType((1, 2, 1024, 1024))  # 8 MiB
     draft = Assembly(device="a100")
     x = draft.resident("x", kind, kind="parameter")
