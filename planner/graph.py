@@ -148,7 +148,7 @@ class Graph:
 
     @cached_property
     def dead(self) -> tuple[str, ...]:
-        """Ops whose removal no output, update of a resident, or op with no outputs would notice."""
+        """Ops that no output, no update of a resident and no op without outputs depends on."""
         needed: set[str] = set()
         after: set[str] = set()
         for op in reversed(self.ops):
@@ -238,7 +238,7 @@ def _op_of(parts: dict[str, Any], message: str) -> str:
 
 
 def _check_op(op: Op, graph: Graph) -> None:
-    """One op against those before it."""
+    """Check one op against the ops before it."""
     where = f"op {op.name!r}"
     if op.resident and (op.reads or op.after):
         raise GraphError(f"{where} is a resident ({op.kind}): it cannot read anything")
@@ -276,7 +276,7 @@ def _check_op(op: Op, graph: Graph) -> None:
 
 
 def _storage_roots(graph: Graph) -> dict[str, str]:
-    """For each value, the value whose making allocated its storage; in-place is not decided here."""
+    """For each value, the value that allocated its storage; in-place pairs are not decided here."""
     root = {name: name for name in graph.tensors}
     for op in graph.ops:
         updated = [root[op.reads[i]] for i, _ in op.updates]
@@ -285,7 +285,7 @@ def _storage_roots(graph: Graph) -> dict[str, str]:
         for i, o, offset in op.view:
             base, window = root[op.reads[i]], op.outputs[o]
             size = graph.tensors[base].nbytes
-            # A view of no bytes may lie at the very end; offset 0 is that of any view of a value of no bytes.
+            # A view of no bytes may lie at the very end, and any view of a base of no bytes has offset 0.
             if offset and (offset > size or (offset == size and window.nbytes)):
                 where = f"starts at byte {offset}, but its base {base!r} has {size} bytes"
                 raise GraphError(f"op {op.name!r}: view {window.name!r} {where}")
@@ -296,7 +296,7 @@ def _storage_roots(graph: Graph) -> dict[str, str]:
 
 
 def _check_versions(graph: Graph) -> None:
-    """Program order must not read, or end with, a version that an update has overwritten."""
+    """Refuse a program that reads, or ends with, a version that an update has overwritten."""
     root = graph.storage_root
     updated_roots = {root[op.reads[i]] for op in graph.ops for i, _ in op.updates}
     if not updated_roots:

@@ -99,7 +99,7 @@ def execute(
 
 
 class _Difference(Exception):
-    """Bytes of an instance differ from the reference, as found at a step (None: at the end)."""
+    """The bytes of an instance differ from the reference; `step` is None at the end."""
 
     def __init__(self, instance: Instance, step: int | None, verb: str) -> None:
         super().__init__(verb)
@@ -116,7 +116,7 @@ class _Machine:
         self.layout = Layout(graph, allocation, scale)
         self.mixer = Mixer(max((tensor.nbytes for tensor in graph.tensors.values()), default=0), scale)
         self.arena: Bytes = np.full(self.layout.arena_bytes, 0xCD, dtype=np.uint8)
-        # odd: changes every byte that it is laid over
+        # Odd noise changes every byte it is added to.
         self.noise: Bytes = random_words(2**13).view(np.uint8) | np.uint8(1)
         self.spoils = self.checks = 0
         self.located: dict[str, Instance] = {}
@@ -131,7 +131,7 @@ class _Machine:
                 self.located[tensor.name] = Instance(tensor.name, storage, 0, storage.size, -1)
 
     def run(self) -> Execution:
-        """All steps, then the values that must have lasted."""
+        """Run all steps, then check the values that must be there at the end."""
         computes = 0
         freed = freed_after(self.schedule)
         pairs = inplace_pairs(self.graph, self.schedule, freed)
@@ -147,7 +147,7 @@ class _Machine:
         return Execution(self.layout.scale, len(self.arena), computes, self.checks)
 
     def _compute(self, index: int, op: Op, pairs: dict[int, int], freed: set[str]) -> None:
-        """Spoil what is to be written, read, write, give names, check."""
+        """Run one op: spoil its targets, check and read its inputs, write, name and check its outputs."""
         run = self.runs.get(op.name, 0)
         self.runs[op.name] = run + 1
         inputs = [self._located(index, op, value) for value in op.reads]
@@ -175,7 +175,7 @@ class _Machine:
                 instance.storage.names.add(instance.value)
         passing = {op.outputs[o].name for _, o, _ in op.view} & (freed | kept)
         for instance in made:
-            # else its storage is taken over already
+            # A view that nobody will read may lie on a storage that is taken over already.
             if instance.value not in passing or instance.storage not in taken.values():
                 self._check(instance, index, "makes")
         for storage in (*own.values(), *(inputs[i].storage for i, _ in op.updates)):
@@ -234,7 +234,7 @@ class _Machine:
         self._release(storage)
 
     def _check_end(self) -> None:
-        """Outputs, and the storages of residents under their newest names."""
+        """Check outputs and the newest version of each resident."""
         for value in self.graph.outputs:
             if value not in self.located:
                 raise VerificationError(f"at the end: nothing has made output {value!r}")
@@ -251,7 +251,7 @@ class _Machine:
                 self._check(self.located[value], None, "ends with")
 
     def _located(self, index: int, op: Op, value: str) -> Instance:
-        """Where a value was put last, dead or alive: what is dead was spoilt."""
+        """Where a value was put last; the bytes of a dead value are spoilt."""
         if value not in self.located:
             raise VerificationError(f"step {index}, op {op.name!r}: reads {value!r}, which nothing has made")
         return self.located[value]
@@ -268,12 +268,12 @@ class _Machine:
         self.arena[storage.end : storage.stop] = _CANARY
 
     def _release(self, storage: Storage) -> None:
-        """The last name is gone: so are the bytes."""
+        """Spoil the bytes of a storage that has no names left."""
         if not storage.names:
             self._spoil(storage)
 
     def _spoil(self, storage: Storage | None, *, again: bool = False) -> None:
-        """Change every byte; `again`: so that together with the time before, every byte is still changed."""
+        """Change every byte; `again` changes each in a way that does not undo the time before."""
         if storage is None:
             return
         self.spoils += 1
@@ -285,7 +285,7 @@ class _Machine:
             part ^= noise[: len(part)] ^ np.uint8(again)
 
     def _check(self, instance: Instance, index: int | None, verb: str) -> None:
-        """Hold the bytes of a value to the reference."""
+        """Compare the bytes of a value with the reference."""
         self.checks += 1
         storage, expected = instance.storage, self.expected[instance.value]
         right = np.array_equal(self._content(instance), expected.window)
@@ -296,7 +296,7 @@ class _Machine:
 
 
 def _explained(found: _Difference, machine: _Machine) -> str:
-    """Who found the difference, and, from a second run that watches the value after every step, who made it."""
+    """Where a difference was found, and where a second run that checks the value after every step sees it first."""
     instance, steps = found.instance, machine.schedule.steps
     where = "at the end" if found.step is None else _named(steps, found.step)
     sentence = f"{where}: {found.verb} {instance.value!r} with bytes that differ from the reference"

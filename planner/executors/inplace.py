@@ -29,10 +29,10 @@ def inplace_pairs(graph: Graph, schedule: Schedule, freed: list[set[str]]) -> li
 
 
 class _Names:
-    """Which names are on which storage, by number."""
+    """Names on each storage; storages are numbered."""
 
     def __init__(self, graph: Graph) -> None:
-        self._sizes: dict[int, int] = {}  # bytes of the storages that may be taken: not of residents
+        self._sizes: dict[int, int] = {}  # bytes of storages that may be taken over; residents may not
         self._names: list[set[str]] = []
         self._on: dict[str, int] = {}
         for op in graph.ops:
@@ -40,7 +40,7 @@ class _Names:
                 self._put(tensor.name, self._new())
 
     def free(self, value: str) -> None:
-        """One name less."""
+        """Take a name off its storage."""
         if value in self._on:
             self._names[self._on[value]].discard(value)
 
@@ -80,7 +80,7 @@ class _Names:
         return pairs
 
     def _may_take(self, number: int, output: Tensor, identity: bool, freed: set[str]) -> bool:
-        """Equal bytes, and every name on the storage dies (or the output is the same)."""
+        """True if bytes are equal and every name on the storage dies, or the pair is an identity that lives on."""
         if self._sizes.get(number) != output.nbytes:
             return False
         return self._names[number] <= freed or (identity and output.name not in freed)

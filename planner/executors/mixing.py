@@ -17,7 +17,7 @@ _MASK: Final = 2**64 - 1
 
 
 class Mixer:
-    """The arithmetic of all ops: any byte of any input, or two of them exchanged, changes every byte of the outputs."""
+    """The arithmetic of all ops: a change of any input byte, or an exchange of two, changes every output byte."""
 
     def __init__(self, largest_bytes: int, scale: int) -> None:
         self.scale = scale
@@ -25,11 +25,11 @@ class Mixer:
         self._weights: Words = self._words | np.uint64(1)  # odd: a change of one byte never cancels
 
     def size(self, nbytes: int) -> int:
-        """Scaled size."""
+        """A size divided by the scale and rounded up."""
         return -(-nbytes // self.scale)
 
     def window(self, offset: int, nbytes: int, storage_bytes: int) -> tuple[int, int]:
-        """First and last of the bytes of a view, in a storage of scaled size."""
+        """Where a view begins and ends in a storage of scaled size."""
         lo = min(offset // self.scale, storage_bytes)
         return lo, min(lo + self.size(nbytes), storage_bytes)
 
@@ -41,7 +41,7 @@ class Mixer:
         return int(np.dot(words, self._weights[:count])), len(content)
 
     def mixed(self, op: Op, o: int, nbytes: int, digests: Iterable[tuple[int, int]], *, run: int = 0) -> Bytes:
-        """The bytes of an output; those of an op that must not be run again are others at each run."""
+        """The bytes of an output; an op that must not run again makes other bytes at each run."""
         label = f"{op.name}\0{o}\0{0 if op.recomputable else run}"
         state = int.from_bytes(hashlib.blake2b(label.encode(), digest_size=8).digest(), "little")
         for digest, length in digests:
@@ -60,7 +60,7 @@ def _scrambled(state: int) -> int:
 
 
 def random_words(count: int) -> Words:
-    """The first of one fixed sequence of words, the same on any machine."""
+    """The first words of one fixed sequence, the same on any machine."""
     words: Words = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         words ^= words >> np.uint64(shift)

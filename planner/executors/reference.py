@@ -30,7 +30,7 @@ class Content(NamedTuple):
 
 
 def reference(graph: Graph, *, scale: int = 1) -> dict[str, Content]:
-    """Every value by a plain run without a plan: program order, a fresh array for whatever is made, nothing freed.
+    """Every value of a plain run without a plan: program order, a fresh array for each value, nothing freed.
 
     A view is a window of its input's storage. An update copies the storage and writes its window in the copy: the older
     names keep what they held, and nobody reads them again.

@@ -13,7 +13,7 @@ ARENA_LIMIT: Final = 2**28
 
 
 class Storage:
-    """A place in the arena: content, then the slack that scaling leaves, which holds a canary."""
+    """A place in the arena: the content, then slack from scaling, which holds a canary."""
 
     __slots__ = ("end", "names", "start", "stop")
 

@@ -126,7 +126,7 @@ class Assembly:
         return self.apply(name, "Dropout", [x, state], [self.types[x], mask], **further)
 
     def generator_state(self, name: str, **further: Any) -> Value:
-        """The saved state of the random generator; it cannot be had a second time."""
+        """The saved state of the random generator; the op that saves it can run only once."""
         state = TensorType((RNG_BYTES,), "uint8")
         fixed = {"op": "GeneratorState", "flops": 0, "cost": 0.0, "phase": "forward", "recomputable": False}
         made = self.add(name, **{**output_types([state]), **fixed, **further})
@@ -134,7 +134,7 @@ class Assembly:
         return made
 
     def unique(self, name: str) -> str:
-        """The name itself, or with the first free number behind it."""
+        """The name, with the first free number behind it if the name is taken."""
         number, candidate = 1, name
         while candidate in self.graph:
             number += 1
@@ -142,7 +142,7 @@ class Assembly:
         return candidate
 
     def mark_output(self, value: Value) -> None:
-        """Make a value one that must be live at the end."""
+        """Mark a value as an output: it must be live at the end."""
         node = self.graph.nodes[value.node]
         if not isinstance(node["nbytes"], tuple):
             node["output"] = True

@@ -96,7 +96,7 @@ def differentiate(
 
 @final
 class _Step:
-    """The training step while it is written; `differentiate` calls each `write_` once, in their order here."""
+    """Writes the training step; `differentiate` calls each `write_` method once, in the order they stand here."""
 
     def __init__(self, forward: Forward, loss: Tensor) -> None:
         self.forward: Final = forward
@@ -105,12 +105,12 @@ class _Step:
         self.tensors: Final = forward.program.tensors
         self.kept: Final = forward.needed(loss)
         self.draft: Final = Assembly(**{"device": forward.device.name, **forward.graph.graph})
-        # By forward value, the gradient so far; None is that of the loss itself, the constant 1.
+        # The gradient so far of each forward value; None stands for the gradient of the loss, the constant 1.
         self.gradients: Final[dict[str, Optional[Value]]] = {loss.name: None}
         self.terms: Final[dict[str, int]] = {}
 
     def write_forward(self) -> None:
-        """Copy what is needed; list the rest as pruned."""
+        """Copy the ops that are needed and list the others as pruned."""
         forward, draft = self.forward, self.draft
         names = {op.name for op in self.kept}
         for op in self.kept:
@@ -140,7 +140,7 @@ class _Step:
         like = incoming[0]
         passed = [i for i, g in gradients.items() if g.how == "pass" and _same_type(self.tensors[op.reads[i]], like)]
         made = [i for i in targets if i not in passed]
-        # The loss's own gradient is a constant; only what hands it on unchanged needs it as a value.
+        # The gradient of the loss is a constant; only an op that passes it on unchanged needs it as a value.
         explicit = bool(passed) or any(gradients[i].how == "view" for i in made)
         found = [self._gradient_of(tensor, op, explicit=explicit) for tensor in incoming]
         given = [value for value in found if value is not None]
@@ -202,7 +202,7 @@ class _Step:
         self.gradients[name] = value
 
     def write_updates(self, optimizer: str | None) -> None:
-        """The optimizer step, after everything else; or the gradients as outputs."""
+        """Write the optimizer step behind everything else, or without an optimizer mark the gradients as outputs."""
         draft = self.draft
         updated: list[tuple[Op, Value]] = []
         for op in self.kept:
@@ -216,7 +216,7 @@ class _Step:
         if optimizer is None or not updated:
             return
         states, flops = OPTIMIZERS[optimizer]
-        # Every other op leads to one of these, so this one node orders all updates after all of them with few edges.
+        # Every op leads to one of these sinks: one barrier behind them puts all updates after all ops with few edges.
         kinds = draft.graph.nodes(data="kind")
         sinks = [node for node, kind in kinds if kind in (None, "op") and not draft.graph.out_degree(node)]
         held = [[self._write_state(op, state) for state in states] for op, _ in updated]
@@ -246,7 +246,7 @@ def _same_type(a: Tensor, b: Tensor) -> bool:
 
 
 def _types(tensors: Sequence[Tensor]) -> dict[str, Any]:
-    """`nbytes`, and `shape` and `dtype` where known, of a node with an output like each of these."""
+    """`nbytes`, and `shape` and `dtype` where known, of a node whose outputs are like these tensors."""
     columns: dict[str, list[Any]] = {
         "nbytes": [tensor.nbytes for tensor in tensors],
         "shape": [tensor.shape for tensor in tensors],

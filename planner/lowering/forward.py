@@ -36,13 +36,13 @@ class Rule:
     ordered: bool
 
     def gradient(self, position: int) -> Gradient | None:
-        """None where no gradient flows to this input; any input may have one where nothing is known."""
+        """How the gradient of this input is made; None if it has none. Without a row every input may have one."""
         if self.saves is not None or self.row is None:
             return _ANY_INPUT
         return self.row.gradient(position)
 
     def flows_from(self, output: int) -> bool:
-        """True if a gradient of this output is accounted for: most rows of the table cover output 0."""
+        """True if the rule covers a gradient of this output; most rows of the table cover output 0 alone."""
         return self.saves is not None or self.row is None or self.row.flows is None or output in self.row.flows
 
     def saved(self, op: Op, positions: list[int]) -> list[str]:
@@ -147,7 +147,7 @@ class Forward:
         return chosen
 
     def _reached(self) -> frozenset[str]:
-        """Values that change with a trainable resident, and so may need a gradient."""
+        """Values that depend on a trainable resident, which may need a gradient."""
         reached: set[str] = set()
         for op in self.program.ops:
             if op.resident:
@@ -188,7 +188,7 @@ class Forward:
     def _only_loss(self) -> Tensor:
         losses = [op for op in self.program.ops if op.phase == "loss" and not op.resident]
         unread = [tensor for op in losses for tensor in op.outputs if not self.program.readers[tensor.name]]
-        # Log-probabilities are unread too, and several sizes may be unknown: one element decides, where it is known.
+        # A loss op has unread log-probabilities too: the loss is the output known to have one element.
         scalars = [tensor for tensor in unread if tensor.shape is not None and math.prod(tensor.shape) == 1]
         found = scalars if len(scalars) == 1 else unread
         if len(found) != 1:
@@ -203,7 +203,7 @@ class Forward:
         Raises:
             GraphError: there is no such output.
         """
-        chosen = self.graph.graph.get("loss_reads")  # of an importer, which knows the outputs of its file
+        chosen = self.graph.graph.get("loss_reads")  # set by an importer, which knows the outputs of its file
         read = [
             tensor
             for op in self.program.ops

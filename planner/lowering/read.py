@@ -109,7 +109,7 @@ def _from_node_link(parts: dict[str, Any], name: str) -> nx.DiGraph:
 
 
 def _nodes(listed: list[Any], name: str) -> set[Any]:
-    """The ids of all nodes; the last of two with one id would replace the first unseen."""
+    """The ids of all nodes; two nodes of one id are refused, because networkx keeps the last without a word."""
     ids: set[Any] = set()
     for place, node in enumerate(listed):
         if not isinstance(node, dict) or node.get("id") is None:
@@ -122,7 +122,7 @@ def _nodes(listed: list[Any], name: str) -> set[Any]:
 
 
 def _check_edges(listed: list[Any], nodes: set[Any], name: str, *, many: bool) -> None:
-    """Edges join nodes there are; without `many` each pair once, as the last of two would replace the first unseen."""
+    """Refuse edges of unknown nodes, and without `many` two of one pair: networkx keeps the last without a word."""
     pairs: set[tuple[Any, Any]] = set()
     for place, edge in enumerate(listed):
         if not isinstance(edge, dict) or not {"source", "target"} <= edge.keys():

@@ -43,7 +43,7 @@ def _ints(value: Any) -> tuple[int, ...] | None:
     for item in value:
         if type(item) is not int or item < 0:
             break
-    else:  # plain already, as nearly always
+    else:  # nearly always the ints are plain already
         return tuple(value)
     ints = tuple(size for size in map(as_int, value) if size is not None and size >= 0)
     return ints if len(ints) == len(value) else None
@@ -365,7 +365,7 @@ def program_order(graph: nx.DiGraph) -> list[Hashable]:
 def _unread(
     nodes: Mapping[Hashable, dict[str, Any]], wiring: Mapping[Hashable, tuple[tuple[str, ...], tuple[str, ...]]]
 ) -> set[Hashable]:
-    """Nodes none of whose outputs anybody reads."""
+    """Nodes of which no output is read."""
     read = {value for values, _ in wiring.values() for value in values}
     return {node for node, normal in nodes.items() if read.isdisjoint(_values(str(node), normal["count"]))}
 

@@ -52,7 +52,7 @@ class StepOptions:
 
     @property
     def plain(self) -> bool:
-        """The graph as it is."""
+        """True if these options leave the graph as it is."""
         return self == StepOptions()
 
 
@@ -150,14 +150,14 @@ class _Writer:
         self.updates: Final = {target.op.name for target in targets if target.op is not None}
         self.states: Final = {state for target in targets for state in target.states}
         self.ops: list[Op] = []
-        self.newest: dict[str, str] = {}  # by resident storage, the value that is its newest version
-        self.buffers: dict[str, str] = {}  # by parameter, the value that holds its gradient so far
+        self.newest: dict[str, str] = {}  # the newest version of each resident storage
+        self.buffers: dict[str, str] = {}  # the value that holds the gradient so far of each parameter
         self.by_gradient: dict[str, list[Target]] = {}
         for target in targets:
             self.by_gradient.setdefault(target.gradient, []).append(target)
 
     def written(self) -> Graph:
-        """The whole iteration."""
+        """The program of the whole iteration."""
         options = self.options
         self.ops = [op for op in self.graph.ops if op.resident and op.name not in self.states]
         alter = options.micro_batches > 1 or options.gradients == "zeroed"
@@ -220,7 +220,7 @@ class _Writer:
         keep = last and target.op is None
         value = gradient.name + suffix
         if buffer is None:
-            # The gradient is the buffer from now on, if nothing else lies on it.
+            # The gradient becomes the buffer if nothing else lies on its storage.
             one = len(self.by_gradient[gradient.name]) == 1
             alone = one and self.graph.storage_root[gradient.name] == gradient.name
             if alone and not any(op.outputs[o].name == gradient.name and identity for _, o, identity in op.inplace):
@@ -241,7 +241,7 @@ class _Writer:
         held: list[list[Tensor]] = []
         masters: list[list[Tensor]] = []
         residents: list[Op] = []
-        scratch: dict[str, int] = {}  # an update computes in the master's precision
+        scratch: dict[str, int] = {}  # bytes of a parameter in the precision its update computes in
         for target in self.targets:
             parameter = graph.tensors[target.parameter]
             master = options.master_weights and _low_precision(parameter)

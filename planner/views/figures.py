@@ -42,7 +42,7 @@ STYLE: Final[dict[str, Any]] = {
 
 @contextmanager
 def _style() -> Iterator[None]:
-    """Our style, whatever the user's; theirs is back afterwards.
+    """Draw in our style and give the user's style back afterwards.
 
     Raises:
         PlannerError: no matplotlib.
@@ -65,7 +65,7 @@ def _styled(draw: Callable[Drawn, Figure]) -> Callable[Drawn, Figure]:
 
 
 def rendered(figure: Figure, suffix: str) -> bytes:
-    """The content of a .svg, .png or .pdf file; no date and no random ids, so that equal figures give equal bytes."""
+    """The content of a .svg, .png or .pdf file, without date and random ids: equal figures give equal bytes."""
     metadata: dict[str, dict[str, Any]] = {
         ".svg": {"Date": None, "Creator": "planner"},
         ".png": {"Software": None},
@@ -112,7 +112,7 @@ def trade_off(curve: Curve) -> Figure:
 
 
 def _legend(figure: Figure, entries: int) -> None:
-    """Below the axes, in as many columns as the page is wide."""
+    """Put the legend below the axes, in as many columns as fit."""
     for columns in range(entries, 0, -1):
         legend = figure.legend(loc="outside lower center", ncols=columns)
         if columns == 1 or legend.get_window_extent().width < 0.98 * figure.bbox.width:
@@ -158,7 +158,7 @@ def _front(axes: Axes, curve: Curve, unit_bytes: int) -> None:
 
 
 def _line(axes: Axes, curve: Curve, place: int, unit_bytes: int, top: float) -> None:
-    """One strategy; the first named lies on top and is thinnest, so that lines which agree are all seen."""
+    """Draw one strategy; the first lies on top and is thinnest, so that lines that coincide are all seen."""
     wider = min(place, 4)
     strategy = curve.strategies[place]
     points = curve.of(strategy)
@@ -192,7 +192,7 @@ def _bound(axes: Axes, curve: Curve, unit_bytes: int) -> None:
 
 
 def _limits(axes: Axes, curve: Curve, unit_bytes: int, unit: str, top: float) -> None:
-    """Below what memory no plan fits, and where nothing is recomputed."""
+    """Mark the memory below which no plan fits, and the memory that no recomputation takes."""
     low_bytes, high_bytes = curve.least_budget, curve.keep_all.arena_bytes + curve.memory.reserve
     low, high = low_bytes / unit_bytes, high_bytes / unit_bytes
     span = (high - low) or high or 1.0
@@ -216,5 +216,5 @@ def _limits(axes: Axes, curve: Curve, unit_bytes: int, unit: str, top: float) ->
 
 
 def _size(nbytes: int, unit_bytes: int, unit: str) -> str:
-    """In the unit of the axis, where that says enough."""
+    """A size in the unit of the axis, or exactly where the unit is too coarse."""
     return format_bytes(nbytes) if unit_bytes == 1 or 10 * nbytes < unit_bytes else f"{nbytes / unit_bytes:.2f} {unit}"

@@ -74,7 +74,7 @@ class Model:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Keyword options it takes."""
+        """Keyword options of the model."""
         return tuple(self._defaults)
 
     @property
@@ -144,7 +144,7 @@ def __getattr__(name: str) -> Any:
 
 
 def build(spec: str, **options: Any) -> nx.DiGraph:
-    """The model a name such as "resnet:1001" stands for.
+    """Build the model that a name such as "resnet:1001" stands for.
 
     Args:
         spec: `name:argument`; see `MODELS`.

@@ -1,4 +1,4 @@
-"""The chain of equal layers that theory is about."""
+"""The chain of equal layers of the literature."""
 
 from __future__ import annotations
 

@@ -77,14 +77,14 @@ def lstm(
 
 
 class _State(NamedTuple):
-    """What a layer hands on to the next time step."""
+    """Hidden state and cell, which a layer hands on to the next time step."""
 
     hidden: Value
     cell: Value
 
 
 class _Weights(NamedTuple):
-    """Parameters of a layer: applied to its input, and to its hidden state."""
+    """Weight and bias of a layer for its input, and for its hidden state."""
 
     of_input: tuple[Value, Value]
     of_hidden: tuple[Value, Value]

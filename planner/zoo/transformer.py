@@ -15,7 +15,7 @@ from planner.zoo.builder import Layers, whole_numbers
 DType = Literal["float32", "bfloat16", "float16"]
 _DTYPES: Final = get_args(DType)
 _EXPANSION: Final = 4
-# Of a saved fused attention, all the backward reads: q, k, v and the generator's state; the output and its log-sum-exp.
+# The backward of fused attention reads q, k, v, the generator's state, the output and its log-sum-exp.
 _FUSED_WITH_DROPOUT: Final = (("in", 0), ("in", 1), ("in", 2), ("in", 3), ("out", 0), ("out", 1))
 
 
@@ -189,12 +189,12 @@ def _check(model: str, *, hidden: int, heads: int, dropout: float, dtype: str) -
 
 
 def _upcast(net: Layers, name: str, x: Value) -> Value:
-    """In float32, as losses are computed."""
+    """Cast a value to float32, in which losses are computed."""
     return x if net.type(x).dtype == "float32" else net.apply(name, "Cast", [x], TensorType(net.shape(x)))
 
 
 def _lookup(net: Layers, name: str, table: Value, indices: Value) -> Value:
-    """Rows of a table; it reads as many as it writes, not the whole."""
+    """Look up rows of a table; the op reads as many rows as it writes."""
     rows, wanted = net.type(table), net.type(indices)
     made = TensorType((*wanted.shape, rows.shape[1]), rows.dtype)
     return net.apply(name, "Gather", [table, indices], made, types=[made, wanted])

@@ -120,7 +120,7 @@ class _Importer:
         return draft.graph
 
     def _counts(self) -> dict[str, Any]:
-        """What the file holds, as it is written."""
+        """Counts of the file before folding and pruning."""
         layout = self.layout
         real = [node for node in layout.nodes if node.op_type != "ConstantOfShape"]
         moving = [node for node in real if node.output[0] not in layout.constants]
@@ -145,7 +145,7 @@ class _Importer:
         return size
 
     def _free_name(self, name: str) -> str:
-        """A node name; a colon would read as an output number."""
+        """A free name of a node, without colons: a colon would read as the number of an output."""
         return self.draft.unique(name.replace(":", "_"))
 
     def _read(self, name: str, node: Any) -> Value:
@@ -159,7 +159,7 @@ class _Importer:
         return self.values[source]
 
     def _omitted(self) -> Value:
-        """Nothing, in the place of an optional input that a node leaves out before one that it has."""
+        """An empty resident in the place of an optional input that a node leaves out before one it has."""
         if "" not in self.values:
             self.values[""] = self.draft.resident(self._free_name("omitted"), _NOTHING, kind="state")
         return self.values[""]
@@ -170,7 +170,7 @@ class _Importer:
         return "parameter" if trained else "state"
 
     def _write(self, node: Any) -> None:
-        """One node of the file, as one op or, in training, with what training adds to it."""
+        """Write one node of the file as one op; training adds statistics, masks and generator states."""
         names = self.layout.places(node)
         reads = [self._read(name, node) if name else self._omitted() for name in names]
         name = self._free_name(node_name(node))
@@ -200,8 +200,8 @@ class _Importer:
                 self.pruned.append(output)
 
     def _outputs(self, node: Any, types: list[TensorType], made: int) -> list[TensorType]:
-        """Types of the outputs up to the last live one; in training, of what the backward reads too."""
-        # outputs between may have no name, and training keeps the gates of each step
+        """Types of the outputs up to the last live one, and in training of further outputs that the backward reads."""
+        # A recurrent layer may leave earlier outputs without a name, and training keeps the gates of each step.
         if node.op_type in ("LSTM", "GRU", "RNN"):
             count = {"LSTM": 4, "GRU": 3, "RNN": 2}[node.op_type] if self.training else made
             found = sizes_of(node.op_type, node=title(node), inputs=types, outputs=count, params=params_of(node))

@@ -47,7 +47,7 @@ class Layout:
         self.needed: Final = self._needed()
 
     def _constants(self) -> set[str]:
-        """Values that no input and no random draw reaches, and which of them are a weight in another shape."""
+        """Values that depend on no input and no random draw; views of stored tensors go to `aliases`."""
         constants = {tensor.name for tensor in self.model.graph.initializer}
         made = constants | {value.name for value in self.model.graph.input}
         for node in self.nodes:
@@ -73,7 +73,7 @@ class Layout:
         return constants
 
     def _settled(self) -> set[str]:
-        """Constants, and what is computed from shapes alone: every size is known once the inputs have theirs."""
+        """Constants and values computed from shapes alone, which are known once the inputs have sizes."""
         settled = set(self.constants)
         for node in self.nodes:
             if node.op_type in _SHAPE_OPS or self._follows(node, settled):
@@ -86,7 +86,7 @@ class Layout:
         return bool(inputs) and known.issuperset(inputs) and node.op_type not in _DRAWS and not _is_nested(node)
 
     def _used(self) -> set[str]:
-        """Values that the outputs are computed from, in whatever way."""
+        """Values that the outputs depend on, constants and shapes included."""
         used = set(self.outputs)
         for node in reversed(self.nodes):
             if any(name in used for name in node.output):
@@ -94,7 +94,7 @@ class Layout:
         return used
 
     def _weights(self) -> set[str]:
-        """Stored tensors that are trained; what is computed from them is settled no longer."""
+        """Stored tensors that are trained; values computed from them leave `settled`."""
         learned: set[str] = set()
         for node in reversed(self.nodes):
             flows = node.output[0] not in self.settled or any(name in learned for name in node.output)
@@ -114,7 +114,7 @@ class Layout:
         return weights | {name for name, root in self.aliases.items() if root in weights and name in learned}
 
     def _followed(self, node: Any) -> list[str]:
-        """What a node reads where a gradient flows on to a weight."""
+        """Inputs of a node through which a gradient flows on to a weight."""
         row = ONNX_OPERATORS.get(op_type(node))
         if row is None:
             return []
@@ -153,7 +153,7 @@ class Layout:
         return names
 
     def _needed(self) -> set[str]:
-        """Values the outputs depend on."""
+        """Values that the outputs depend on and that a step computes."""
         needed = set(self.outputs)
         for node in reversed(self.nodes):
             if any(name in needed for name in node.output) and node.output[0] not in self.settled:
@@ -204,13 +204,13 @@ class Layout:
 
 
 def op_type(node: Any) -> str:
-    """The name of the row of an op; ops of other domains than ONNX's carry theirs."""
+    """The name under which the operator table has an op; an op of a foreign domain keeps its domain."""
     known = node.domain in ("", "ai.onnx") or (node.domain == "com.microsoft" and node.op_type in TRAINING_OPS)
     return str(node.op_type) if known else f"{node.domain}.{node.op_type}"
 
 
 def node_name(node: Any) -> str:
-    """Its own, or that of its first output."""
+    """The name of a node, or of its first output where the node has none."""
     return str(node.name or node.output[0])
 
 
@@ -232,7 +232,7 @@ def _is_nested(node: Any) -> bool:
 
 
 def _wrong_form(node: Any) -> str | None:
-    """The attribute and its value under which the row of an op is not true."""
+    """An attribute with a value for which the row of an op does not hold, or None."""
     name, values = _ROWS_FOR.get(node.op_type, ("", ()))
     for attribute in node.attribute:
         if attribute.name == name and attribute.s.decode(errors="replace") not in values:

@@ -120,7 +120,7 @@ def _load_argument(tensor: Any, folder: Path) -> None:
 
     try:
         load_external_data_for_tensor(tensor, str(folder))
-    except Exception as error:  # a path that leaves the folder, an offset behind the end: without a common base
+    except Exception as error:  # such as an offset behind the end; the errors have no common base
         text = " ".join(str(error).split())
         raise GraphError(f"initializer {tensor.name!r}: its external data cannot be read: {text}") from None
     if len(tensor.raw_data) != TensorType(tuple(tensor.dims), _dtype(tensor.data_type)).nbytes:
@@ -150,7 +150,7 @@ def real_inputs(model: Any) -> list[Any]:
 
 
 def fed_inputs(model: Any) -> list[Any]:
-    """Inputs whose dimension 0 is the batch: all, but for what a training step holds."""
+    """Inputs whose dimension 0 is the batch: all but those that a training step holds."""
     held = held_inputs(model.graph.node) if is_training_step(model.graph.node) else {}
     return [value for value in real_inputs(model) if value.name not in held]
 
@@ -245,7 +245,7 @@ def _infer(model: Any, shapes: Mapping[str, tuple[int, ...]], *, strict: bool) -
         else:
             bare.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
     made = {name for node in bare.graph.node for name in node.output}
-    # another would hide the type that it has
+    # An output that no node makes is an input or a stored tensor, whose type an empty one would hide.
     for value in (value for value in model.graph.output if value.name in made):
         bare.graph.output.append(helper.make_empty_tensor_value_info(value.name))
         bare.graph.output[-1].type.tensor_type.elem_type = value.type.tensor_type.elem_type
@@ -289,7 +289,7 @@ def _replace_nodes(bare: Any, values: list[Any]) -> None:
 
 
 def type_of(tensor: Any) -> TensorType:
-    """Of a stored tensor."""
+    """Shape and dtype of a stored tensor."""
     return TensorType(tuple(tensor.dims), _dtype(tensor.data_type))
 
 

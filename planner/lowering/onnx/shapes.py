@@ -29,14 +29,14 @@ TRAINING_OPS: Final[Mapping[str, int]] = {
     "BatchNormalizationGrad": 5, "ConvGrad": 3, "MaxPoolGrad": 2, "AveragePoolGrad": 1, "SplitTraining": 2,
     "ConcatTraining": 1, ACCUMULATOR: 2,
 }  # fmt: skip
-# Small, harmless and exact on integers; nothing that makes a tensor larger than what it reads.
+# Ops that are exact on integers and make no tensor larger than their inputs.
 _ARITHMETIC: Final = frozenset({
     "Abs", "Add", "Cast", "Ceil", "Concat", "Div", "Equal", "Floor", "Gather", "Greater", "Identity", "Less", "Max",
     "Min", "Mod", "Mul", "Neg", "ReduceProd", "ReduceSum", "Reshape", "Slice", "Split", "Squeeze", "Sub", "Transpose",
     "Unsqueeze", "Where",
 })  # fmt: skip
 _MOST_ELEMENTS: Final = 1024
-# Elementwise in their shapes, and yet onnx finds none: they are functions there, whose bodies it cannot follow.
+# These keep the shape of their input; inference finds none, because onnx has them as functions it cannot follow.
 _SHAPED_AS_READ: Final = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
 _GRADIENT_NAME: Final = re.compile(r"(.+)_grad(_\d+)?")
 
@@ -102,7 +102,7 @@ class _Twins:
         self.names: Final = {name for node in nodes for name in (*node.input, *node.output) if name}
 
     def replaced(self, node: Any) -> list[Any]:
-        """Standard ops with the outputs of this one."""
+        """Standard ops that make the outputs of this one."""
         from onnx import TensorProto, helper
 
         if node.op_type == ACCUMULATOR:  # a flag, and optionally the buffer's new version
@@ -117,7 +117,7 @@ class _Twins:
 
     def like(self, node: Any, k: int) -> str | None:
         """The value whose type output `k` of a node has."""
-        if node.op_type == "SplitTraining":  # back into what the concatenation joined
+        if node.op_type == "SplitTraining":  # it undoes a concatenation
             joined = self._maker_of(node, "ConcatTraining")
             return joined.input[k] if joined is not None and k < len(joined.input) else None
         positions = _LIKE[node.op_type]
@@ -130,7 +130,7 @@ class _Twins:
         if node.op_type == "MaxPoolGrad":
             pool = self._maker_of(node, "MaxPool")
             return pool.input[0] if pool is not None else None
-        named = _GRADIENT_NAME.fullmatch(node.output[k])  # an average pool's gradient reads nothing that has its shape
+        named = _GRADIENT_NAME.fullmatch(node.output[k])  # the gradient of an average pool reads no value of its shape
         return named[1] if named is not None and named[1] in self.names else None
 
     def _maker_of(self, node: Any, op_type: str) -> Any:
@@ -184,7 +184,7 @@ def shape_values(model: Any, types: Mapping[str, TensorType | None]) -> list[Any
     chain = helper.make_model(graph, opset_imports=model.opset_import)
     try:
         values = ReferenceEvaluator(chain).run(None, {})
-    except Exception:  # whatever a damaged file makes of it; what stays untyped is refused by name later
+    except Exception:  # a damaged file may raise anything; a value without a type is refused by name later
         return []
     made = zip(found, values, strict=True)
     return [numpy_helper.from_array(value, name) for name, value in made if value.size <= _MOST_ELEMENTS]

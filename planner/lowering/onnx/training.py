@@ -94,7 +94,7 @@ class Step:
         return self.values[name] if name in self.values else self._resident(name, "state", f"node {title(node)}")
 
     def _write(self, node: Any, phase: str) -> None:
-        """One node of the file, its dead outputs left out."""
+        """Write one node of the file without its dead outputs."""
         made = [name for name in node.output if name in self.layout.needed]
         self.pruned.extend(name for name in node.output if name and name not in made)
         reads = [self._read(name, node) for name in self.layout.reads(node)]

@@ -32,12 +32,12 @@ from planner.lowering.operators.rows import ANY_COUNT, Gradient, Operator, Param
 
 
 def _onnx(names: str) -> dict[str, Operator]:
-    """`"gelu=Gelu"`: rows of ONNX under PyTorch's names."""
+    """Rows of ONNX under PyTorch's names, from pairs such as `gelu=Gelu`."""
     return {ours: ONNX_OPERATORS[theirs] for ours, theirs in (pair.split("=") for pair in names.split())}
 
 
 def _all(count: int, *reads: Ref) -> tuple[Gradient, ...]:
-    """The gradients of so many inputs, made by one op that reads all this."""
+    """Gradients of so many inputs, made by one backward op that reads all these references."""
     return (Gradient(reads),) * count
 
 
@@ -70,7 +70,7 @@ def _flash_sizes(inputs: Types, params: Params) -> tuple[TensorType, ...]:
 
 def _efficient_sizes(inputs: Types, params: Params) -> tuple[TensorType, ...]:
     made, rows = sizes.attention(inputs, params)
-    # the kernel writes whole tiles of 32 rows
+    # The kernel writes whole tiles of 32 rows.
     length = 32 * -(-rows.shape[-1] // 32) if params.get("compute_log_sumexp") else 0
     return made, TensorType((*rows.shape[:-1], length)), *_SEEDS
 
@@ -210,7 +210,7 @@ _LOSSES: Final[Mapping[str, Operator]] = {
 }  # fmt: skip
 
 _WINDOWS: Final[Mapping[str, Operator]] = {
-    # The image for its shape.
+    # The backward reads the image for its shape alone.
     **each("max_pool2d_with_indices max_pool3d_with_indices",
         Operator(_all(1, IN[0], OUT[1]), flops.pool, sizes.with_indices(sizes.pool), outputs=2)),
     **each("avg_pool2d avg_pool3d", Operator(_all(1, IN[0]), flops.pool, sizes.pool)),
@@ -277,12 +277,12 @@ _MOVES: Final[Mapping[str, Operator]] = {
     "pixel_unshuffle": moved(lambda inputs, params: moves.space_to_depth(inputs,
         {"blocksize": params["downscale_factor"]})),
     "fill": Operator((None, FREE), no_flops, LIKE, moved=moves.none_read),
-    # The table for its shape.
+    # The backward reads the table for its shape alone.
     "gather": Operator((Gradient(IN[:2], flops="elements"), None), no_flops, moves.gathered_elements,
         moved=moves.part_moved),
     "index": Operator((Gradient(IN[1:5], flops="elements"),), no_flops, moves.indexed, moved=moves.part_moved,
         optional=(2, 3, 4), inputs=5),
-    # By one tensor of indices.
+    # This row holds for one tensor of indices.
     "index_put": replace(ONNX_OPERATORS["ScatterElements"], inputs=3),
     "scatter": ONNX_OPERATORS["ScatterElements"],
     "scatter_add": Operator((PASS, None, Gradient((IN[1],), flops="elements")), flops.added, LIKE, inplace=(0,)),

@@ -25,7 +25,7 @@ from planner.lowering.operators.rows import ANY_COUNT, Count, Operator, Params, 
 
 
 def _backward(count: int, *like: int, flops_of: Count | None = None) -> Operator:
-    """An op of a backward pass: nothing differentiates it again. Its outputs are like these inputs."""
+    """An op of a backward pass, which nothing differentiates again; its outputs are like these inputs."""
     inplace = (0,) if like == (0,) else ()
     return Operator((), flops_of or per_element(count), _masked(*like), inplace=inplace, outputs=len(like))
 
@@ -41,7 +41,7 @@ def _masked(*like: int) -> Sizes:
 
 
 def _in_place(row: Operator) -> Operator:
-    """The op with an underscore: output 0 is the new version of input 0.
+    """The in-place form of an op, with an underscore: output 0 is the new version of input 0.
 
     A gradient that reads input 0 needs its old version, which is gone: PyTorch saves a copy of it first. A graph must
     have that copy as a node; one without it is refused, because it reads what was overwritten.
@@ -50,7 +50,7 @@ def _in_place(row: Operator) -> Operator:
 
 
 def _foreach(lists: int, count: int, *, updates: bool, number: bool = False) -> Operator:
-    """The same for each tensor of a list, as optimizers do it; the last input may be a number that is a tensor."""
+    """An op on each tensor of a list, as optimizers use it; the last input may be a number held by a tensor."""
 
     def rule(inputs: Types, params: Params) -> tuple[TensorType, ...]:
         return tuple(inputs[: (len(inputs) - number) // lists])

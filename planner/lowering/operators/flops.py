@@ -12,27 +12,27 @@ from planner.lowering.operators.rows import Count, Params, Types
 
 
 def per_element(count: int) -> Count:
-    """So many for each element of output 0."""
+    """A fixed count for each element of output 0."""
     return lambda inputs, outputs, params: count * outputs[0].elements
 
 
 def per_input_element(count: int) -> Count:
-    """So many for each element of input 0."""
+    """A fixed count for each element of input 0."""
     return lambda inputs, outputs, params: count * inputs[0].elements
 
 
 def per_output(count: int) -> Count:
-    """So many for each element of every output."""
+    """A fixed count for each element of every output."""
     return lambda inputs, outputs, params: count * sum(value.elements for value in outputs)
 
 
 def no_flops(inputs: Types, outputs: Types, params: Params) -> int:
-    """None: data is moved, or not even that."""
+    """No arithmetic: the op moves elements, or only renames them."""
     return 0
 
 
 def folded(more: int) -> Count:
-    """One operation to take in each input but the first, and so many more for each element."""
+    """For each element one operation for every input but the first, and `more` in all."""
     return lambda inputs, outputs, params: (len(inputs) - 1 + more) * outputs[0].elements
 
 
@@ -56,7 +56,7 @@ def conv_transpose(inputs: Types, outputs: Types, params: Params) -> int:
 
 
 def conv_gradient(inputs: Types, outputs: Types, params: Params) -> int:
-    """(dY, X, W): as many as forward for each of dX and dW that is made, one an element of dY for the bias."""
+    """(dY, X, W): the forward count for each of dX and dW that is made; an add an element of dY for the bias."""
     spread = inputs[1] if params.get("transposed") else inputs[0]
     forward = 2 * spread.elements * math.prod(inputs[2].shape[1:])
     return sum(forward if len(made.shape) > 1 else inputs[0].elements for made in outputs)
@@ -69,7 +69,7 @@ def deform_conv(inputs: Types, outputs: Types, params: Params) -> int:
 
 
 def gemm(inputs: Types, outputs: Types, params: Params) -> int:
-    """The bias is not counted, as is the custom."""
+    """Each output element is a dot product; the bias is not counted, as is the custom."""
     return 2 * outputs[0].elements * inputs[0].shape[0 if params.get("transA") else -1]
 
 
@@ -79,19 +79,19 @@ def dot_product(position: int) -> Count:
 
 
 def attention(inputs: Types, outputs: Types, params: Params) -> int:
-    """Two products of (..., T, D) by (..., D, S), and the softmax between; a causal mask is not taken off."""
+    """Two products of (..., T, D) by (..., D, S) and the softmax between; a causal mask saves nothing here."""
     scores = math.prod(inputs[0].shape[:-1]) * inputs[1].shape[-2]
     return scores * (2 * inputs[0].shape[-1] + 2 * inputs[2].shape[-1] + 5)
 
 
 def attention_gradient(inputs: Types, outputs: Types, params: Params) -> int:
-    """(dY, q, k, v, ...): the scores again, and four more products."""
+    """(dY, q, k, v, ...): the scores are made again, and four more products."""
     scores = math.prod(inputs[1].shape[:-1]) * inputs[2].shape[-2]
     return scores * (6 * inputs[1].shape[-1] + 4 * inputs[3].shape[-1] + 5)
 
 
 def einsum(inputs: Types, outputs: Types, params: Params) -> int:
-    """The product of all sizes for each factor: 2 for two, as a matrix product; a lone factor is only summed."""
+    """For each factor the product of all sizes: two for a matrix product, one where a lone factor is summed."""
     sizes = einsum_sizes(inputs, params)
     return max(len(inputs), 1) * math.prod(sizes.values()) if sizes else 0
 
@@ -125,7 +125,7 @@ def einsum_terms(inputs: Types, params: Params) -> tuple[list[list[str]], list[s
 
 
 def pool(inputs: Types, outputs: Types, params: Params) -> int:
-    """One for each element of the window."""
+    """One operation for each element of each window."""
     kernel = [int(size) for size in params.get("kernel_shape") or params.get("kernel_size") or (1,)]
     if len(kernel) == 1 and "kernel_size" in params:  # PyTorch: one number for all axes
         kernel *= len(outputs[0].shape) - 2
@@ -149,7 +149,7 @@ def recurrent(gates: int, pointwise: int) -> Count:
 
 
 def layer(products: int) -> Count:
-    """(x, weights, recurrent weights), x as (steps, batch, width): so many times both products of each step."""
+    """(x, weights, recurrent weights), x as (steps, batch, width): `products` times both products of each step."""
 
     def count(inputs: Types, outputs: Types, params: Params) -> int:
         return 2 * products * math.prod(inputs[0].shape[:2]) * (inputs[1].elements + inputs[2].elements)

@@ -30,7 +30,7 @@ def _bare(op: str) -> str:
 
 
 def find_row(op: str | None) -> Operator | None:
-    """The row of an op type, None if there is none. Overloads of PyTorch share one row, but for the few that differ."""
+    """The row of an op type, or None. Overloads of PyTorch share a row, except a few with rows of their own."""
     return None if op is None else OPERATORS.get(op) or OPERATORS.get(_bare(op))
 
 

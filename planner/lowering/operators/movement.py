@@ -9,7 +9,7 @@ from planner.lowering.operators.sizes import Made, axes_of, axis_of, together, w
 
 
 def concatenated(inputs: Types, params: Params) -> Made:
-    """Along one axis."""
+    """The inputs joined along one axis."""
     axis = axis_of(params, 0, len(inputs[0].shape))
     shape = list(inputs[0].shape)
     shape[axis] = sum(value.shape[axis] for value in inputs)
@@ -17,14 +17,14 @@ def concatenated(inputs: Types, params: Params) -> Made:
 
 
 def stacked(inputs: Types, params: Params) -> Made:
-    """Along a new axis."""
+    """The inputs joined along a new axis."""
     axis = axis_of(params, 0, len(inputs[0].shape) + 1)
     shape = inputs[0].shape
     return (TensorType((*shape[:axis], len(inputs), *shape[axis:]), inputs[0].dtype),)
 
 
 def split(inputs: Types, params: Params) -> Made:
-    """Along one axis: into lengths, or pieces of one length, the last shorter."""
+    """Pieces along one axis: of given lengths, or of one length with a shorter last piece."""
     shape = inputs[0].shape
     axis = axis_of(params, 0, len(shape))
     lengths = params.get("split") or params.get("split_sizes") or params.get("split_size")
@@ -47,7 +47,7 @@ def _without(value: TensorType, axis: int) -> Made:
 
 
 def selected(inputs: Types, params: Params) -> Made:
-    """One index of an axis."""
+    """The input at one index of an axis."""
     return _without(inputs[0], axis_of(params, 0, len(inputs[0].shape)))
 
 
@@ -69,7 +69,7 @@ def sliced(inputs: Types, params: Params) -> Made:
 
 
 def aten_sliced(inputs: Types, params: Params) -> Made:
-    """PyTorch: one axis."""
+    """PyTorch: `start`, `end` and `step` of one axis."""
     axis = axis_of(params, 0, len(inputs[0].shape))
     shape = list(inputs[0].shape)
     shape[axis] = _span(shape[axis], params.get("start"), params.get("end"), params.get("step"))
@@ -84,7 +84,7 @@ def transposed(inputs: Types, params: Params) -> Made:
 
 
 def swapped(inputs: Types, params: Params) -> Made:
-    """Two axes."""
+    """The input with two axes exchanged."""
     shape = list(inputs[0].shape)
     a, b = int(params["dim0"]), int(params["dim1"])
     shape[a], shape[b] = shape[b], shape[a]
@@ -92,7 +92,7 @@ def swapped(inputs: Types, params: Params) -> Made:
 
 
 def reshaped(inputs: Types, params: Params) -> Made:
-    """`shape` or `size`: 0 copies an axis (ONNX), -1 is what remains."""
+    """The shape in `shape` or `size`, where 0 copies an axis (ONNX) and -1 takes what remains."""
     given = [int(size) for size in params.get("shape", params.get("size", ()))]
     old = inputs[0]
     if "shape" in params and not params.get("allowzero"):
@@ -109,14 +109,14 @@ def flattened(inputs: Types, params: Params) -> Made:
 
 
 def squeezed(inputs: Types, params: Params) -> Made:
-    """Without the named axes of length 1; without a name, all of them."""
+    """The input without the named axes of length 1, or without all axes of length 1."""
     shape = inputs[0].shape
     axes = axes_of(params, len(shape))
     return (TensorType(tuple(size for k, size in enumerate(shape) if k not in axes or size != 1), inputs[0].dtype),)
 
 
 def unsqueezed(inputs: Types, params: Params) -> Made:
-    """With axes of length 1."""
+    """The input with new axes of length 1."""
     given = params["axes"] if "axes" in params else [params["dim"]]
     shape = list(inputs[0].shape)
     rank = len(shape) + len(given)
@@ -126,14 +126,14 @@ def unsqueezed(inputs: Types, params: Params) -> Made:
 
 
 def expanded(inputs: Types, params: Params) -> Made:
-    """To a shape it broadcasts to; -1 keeps an axis (PyTorch)."""
+    """A shape that the input broadcasts to; -1 keeps an axis (PyTorch)."""
     given = params.get("shape", params.get("size"))
     target = TensorType(tuple(1 if size == -1 else int(size) for size in given or ()))
     return (TensorType(together([inputs[0], target]), inputs[0].dtype),)
 
 
 def tiled(inputs: Types, params: Params) -> Made:
-    """Each axis so many times; new axes in front (PyTorch)."""
+    """The input repeated along each axis; PyTorch adds new axes in front."""
     repeats = params["repeats"]
     shape = (1,) * (len(repeats) - len(inputs[0].shape)) + inputs[0].shape
     return (TensorType(tuple(size * int(times) for size, times in zip(shape, repeats, strict=True)), inputs[0].dtype),)
@@ -159,7 +159,7 @@ def aten_padded(inputs: Types, params: Params) -> Made:
 
 
 def gathered(inputs: Types, params: Params) -> Made:
-    """(table, indices): the indices in the place of one axis."""
+    """(table, indices): the shape of the indices in the place of one axis."""
     axis = axis_of(params, 0, len(inputs[0].shape))
     shape = inputs[0].shape
     return (TensorType((*shape[:axis], *inputs[1].shape, *shape[axis + 1 :]), inputs[0].dtype),)
@@ -178,13 +178,13 @@ def gathered_slices(inputs: Types, params: Params) -> Made:
 
 
 def indexed(inputs: Types, params: Params) -> Made:
-    """`aten.index` by tensors for the first axes."""
+    """`aten.index`: tensors of indices for the first axes."""
     where = together(inputs[1:])
     return (TensorType((*where, *inputs[0].shape[len(inputs) - 1 :]), inputs[0].dtype),)
 
 
 def top(inputs: Types, params: Params) -> Made:
-    """The `k` greatest along an axis, and their indices."""
+    """The `k` greatest elements along an axis, and their indices."""
     axis = axis_of(params, -1, len(inputs[0].shape))
     shape = list(inputs[0].shape)
     shape[axis] = int(params["k"])
@@ -214,7 +214,7 @@ def space_to_depth(inputs: Types, params: Params) -> Made:
 
 
 def cast(inputs: Types, params: Params) -> Made:
-    """To `dtype`; ONNX's `to` is a number of its own and must be named by the caller."""
+    """The input in `dtype`; callers translate ONNX's `to`, a number, into a name."""
     return (TensorType(inputs[0].shape, str(params.get("dtype") or inputs[0].dtype)),)
 
 
@@ -249,13 +249,13 @@ def counted(inputs: Types, params: Params) -> Made:
 
 
 def part_moved(inputs: Types, outputs: Types, params: Params) -> int:
-    """Of input 0 only what arrives in the outputs is read: of a table the rows asked for, all of it at most."""
+    """Of input 0 the op reads what arrives in the outputs, such as rows of a table, and at most all of it."""
     made = sum(value.nbytes for value in outputs)
     return min(inputs[0].nbytes, made) + made + sum(value.nbytes for value in inputs[1:])
 
 
 def none_read(inputs: Types, outputs: Types, params: Params) -> int:
-    """Of input 0 nothing is read but its shape, or what it was is overwritten."""
+    """Of input 0 the op reads the shape alone, or overwrites it unread."""
     return sum(value.nbytes for value in (*inputs[1:], *outputs))
 
 

@@ -29,26 +29,26 @@ _FACTORS: Final = (*_PRODUCT, SUM)
 _ATTENTION: Final = Gradient((*IN[:3], *OUT[:2]))
 _SCORES: Final = Gradient(IN[:4])  # the scores are made again
 _AGAIN: Final = (_SCORES, _SCORES, Gradient((IN[0], IN[1], IN[3])), _SCORES)  # the gradient of v reads no v
-_AT: Final = Gradient((IN[1],), flops="elements")  # by the indices alone
+_AT: Final = Gradient((IN[1],), flops="elements")  # the gradient reads the indices alone
 
 
 def from_output(count: int) -> Operator:
-    """Element by element, the gradient from the output."""
+    """An elementwise op whose gradient reads the output."""
     return Operator((Gradient((OUT[0],)),), per_element(count), LIKE, inplace=(0,), inplace_backward=True)
 
 
 def from_input(count: int, *, static: tuple[int, ...] = ()) -> Operator:
-    """Element by element, the gradient from the input."""
+    """An elementwise op whose gradient reads the input."""
     return Operator((Gradient((IN[0],)),), per_element(count), LIKE, inplace=(0,), inplace_backward=True, static=static)
 
 
 def flat(count: int) -> Operator:
-    """Element by element, steps: no slope, so no gradient flows."""
+    """An elementwise op with steps and no slope: no gradient flows."""
     return Operator((), per_element(count), LIKE, inplace=(0,))
 
 
 def predicate(rule: Sizes = sizes.broadcast_bool) -> Operator:
-    """Bools, element by element."""
+    """An elementwise op that makes bools."""
     return Operator((), per_element(1), rule)
 
 
@@ -219,7 +219,7 @@ _ELEMENTWISE: Final[Mapping[str, Operator]] = {
     **each("Sigmoid Tanh Exp", from_output(4)),
     **each("Sqrt Reciprocal", from_output(1)),
     "Tan": from_output(8),  # 1 + y^2
-    # By its input: the sign of the output tells only for positive slopes.
+    # The gradient reads the input: the sign of the output tells the side only for positive slopes.
     "LeakyRelu": from_input(2),
     "Clip": from_input(2, static=(1, 2)),
     **each("Gelu Erf Softplus Mish", from_input(8)),
@@ -245,7 +245,7 @@ _ELEMENTWISE: Final[Mapping[str, Operator]] = {
     "PRelu": Operator((Gradient((IN[0], IN[1])), Gradient((IN[0],))), per_element(2), LIKE, inplace=(0,)),
     # (condition, x, y): the bool condition alone says where the gradient goes.
     "Where": Operator((None, Gradient((IN[0],)), Gradient((IN[0],))), per_element(1), sizes.chosen, inplace=(1, 2)),
-    # (x, cosines, sines, positions): the rotation backwards. The tables are constants.
+    # (x, cosines, sines, positions): the backward rotates back. The tables are constants.
     "RotaryEmbedding": Operator((Gradient(IN[1:4]), None, None), per_element(3), LIKE, optional=(3,)),
     **each("Equal Greater GreaterOrEqual Less LessOrEqual And Or Xor", predicate()),
     **each("Not IsNaN IsInf", predicate(sizes.like_as(0, "bool"))),
@@ -284,7 +284,7 @@ _MOVES: Final[Mapping[str, Operator]] = {
     "DFT": Operator((FREE,), per_input_element(5), None, static=(1, 2)),
     # (x, length of each sequence).
     "ReverseSequence": Operator((Gradient((IN[1],)),), no_flops, LIKE),
-    # The gradients of all outputs, joined.
+    # One backward op joins the gradients of all outputs.
     "Split": Operator((FREE,), no_flops, moves.split, flows=None, static=(1,), outputs=ANY_COUNT),
     # (table, int64 indices): an embedding. Only the rows asked for are read; the gradient is as large as the table, and
     # written whole.

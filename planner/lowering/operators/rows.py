@@ -22,7 +22,7 @@ DTYPE_BYTES: Final[Mapping[str, int]] = MappingProxyType({
     "complex128": 16, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint64": 8, "uint32": 4, "uint16": 2, "uint8": 1,
     "bool": 1,
 })  # fmt: skip
-ANY_COUNT: Final = 2**16  # outputs: as many as the node names
+ANY_COUNT: Final = 2**16  # an op with as many outputs as the node names
 
 
 class TensorType(NamedTuple):
@@ -84,7 +84,7 @@ class Gradient:
     own: bool = False
 
     def refs(self, position: int) -> tuple[Ref, ...]:
-        """All it reads, as the gradient of the input at this position."""
+        """All references that the gradient of the input at this position reads."""
         return (("in", position), *self.reads) if self.own else self.reads
 
 

@@ -18,7 +18,7 @@ Made = tuple[TensorType, ...]
 
 
 def like(*positions: int) -> Sizes:
-    """One output for each of these inputs, of its type."""
+    """One output for each of these inputs, of the same type."""
     return lambda inputs, params: tuple(inputs[i] for i in positions)
 
 
@@ -28,28 +28,28 @@ def like_as(position: int, dtype: str) -> Sizes:
 
 
 def broadcast(inputs: Types, params: Params) -> Made:
-    """All inputs together, in the widest of their dtypes."""
+    """The inputs broadcast together, in the widest of their dtypes."""
     return (TensorType(together(inputs), widest(inputs)),)
 
 
 def broadcast_bool(inputs: Types, params: Params) -> Made:
-    """All inputs together, a bool an element."""
+    """The inputs broadcast together, as bools."""
     return (TensorType(together(inputs), "bool"),)
 
 
 def broadcast_float(inputs: Types, params: Params) -> Made:
-    """All inputs together; integers give float32."""
+    """The inputs broadcast together; integers give float32."""
     dtype = widest(inputs)
     return (TensorType(together(inputs), dtype if is_float(dtype) else "float32"),)
 
 
 def chosen(inputs: Types, params: Params) -> Made:
-    """(condition, x, y): x and y as the condition picks them."""
+    """(condition, x, y): all broadcast together, in the widest dtype of x and y."""
     return (TensorType(together(inputs), widest(inputs[1:])),)
 
 
 def together(inputs: Types) -> tuple[int, ...]:
-    """The shape that these broadcast to."""
+    """The shape that these inputs broadcast to."""
     rank = max((len(value.shape) for value in inputs), default=0)
     padded = [(1,) * (rank - len(value.shape)) + value.shape for value in inputs]
     return tuple(0 if 0 in sizes else max(sizes) for sizes in zip(*padded, strict=True))
@@ -76,7 +76,7 @@ def matmul(inputs: Types, params: Params) -> Made:
 
 
 def addmm(inputs: Types, params: Params) -> Made:
-    """(bias, a, b)."""
+    """(bias, a, b): the product of a and b."""
     return matmul(inputs[1:3], params)
 
 
@@ -87,7 +87,7 @@ def gemm(inputs: Types, params: Params) -> Made:
 
 
 def einsum(inputs: Types, params: Params) -> Made:
-    """What stands behind the arrow; without one, the letters that occur once."""
+    """The letters behind the arrow; without an arrow, those that occur once."""
     sizes = einsum_sizes(inputs, params)
     return (TensorType(tuple(sizes[letter] for letter in einsum_terms(inputs, params)[1]), inputs[0].dtype),)
 
@@ -100,14 +100,14 @@ def _spatial(params: Params, names: tuple[str, ...], rank: int, default: int) ->
 
 
 def _padding(params: Params, rank: int) -> list[int]:
-    """Both sides together."""
+    """The padding of each axis, both sides added."""
     if params.get("pads") is not None:
         return [int(params["pads"][k]) + int(params["pads"][k + rank]) for k in range(rank)]
     return [2 * size for size in _spatial(params, ("padding",), rank, 0)]
 
 
 def _windows(sizes: Sequence[int], kernel: Sequence[int], params: Params) -> tuple[int, ...]:
-    """How often a window fits along each axis."""
+    """The number of windows along each axis."""
     rank = len(sizes)
     default = list(kernel) if "kernel_size" in params else [1] * rank
     stride = _spatial(params, ("strides", "stride"), rank, 0)
@@ -125,7 +125,7 @@ def _windows(sizes: Sequence[int], kernel: Sequence[int], params: Params) -> tup
         count = (-(-room // stride[k]) if params.get("ceil_mode") else room // stride[k]) + 1
         begin = int(params["pads"][k]) if params.get("pads") is not None else padding[k] // 2
         if params.get("ceil_mode") and (count - 1) * stride[k] >= sizes[k] + begin:
-            count -= 1  # a last window that starts in the padding is none
+            count -= 1  # a last window that starts in the padding does not count
         found.append(count)
     return tuple(found)
 
@@ -162,7 +162,7 @@ def pool(inputs: Types, params: Params) -> Made:
 
 
 def global_pool(inputs: Types, params: Params) -> Made:
-    """One element a channel."""
+    """One element for each image and channel."""
     image = inputs[0].shape
     return (TensorType((*image[:2], *(1 for _ in image[2:])), inputs[0].dtype),)
 
@@ -191,12 +191,12 @@ def given(name: str) -> Sizes:
 
 
 def with_second(rule: Sizes, second: int | TensorType) -> Sizes:
-    """And one more output: like this input, or of this type."""
+    """The outputs of a rule, and one like this input or of this type."""
     return lambda inputs, params: (*rule(inputs, params), inputs[second] if isinstance(second, int) else second)
 
 
 def with_indices(rule: Sizes) -> Sizes:
-    """And an int64 for each element of output 0."""
+    """Output 0 of a rule, and an int64 for each of its elements."""
 
     def sizes(inputs: Types, params: Params) -> Made:
         made = rule(inputs, params)[0]
@@ -206,14 +206,14 @@ def with_indices(rule: Sizes) -> Sizes:
 
 
 def axes_of(params: Params, rank: int) -> set[int]:
-    """The axes named by either standard, counted from the front; all, if none is named."""
+    """The axes that the parameters name, counted from the front; all axes if they name none."""
     given = next((params[name] for name in ("axes", "axis", "dim") if params.get(name) is not None), None)
     listed = [given] if isinstance(given, int) else [int(axis) for axis in given or ()]
     return {axis % rank for axis in listed} if listed and rank else set(range(rank))
 
 
 def reduced(*, dtype: str | None = None, whole: bool = False, keep: bool = False, outputs: int = 1) -> Sizes:
-    """Without the axes summed over, or 1 there.
+    """The input without the reduced axes, or with 1 in their place.
 
     Args:
         dtype: of the output, if not that of the input.
@@ -236,7 +236,7 @@ def reduced(*, dtype: str | None = None, whole: bool = False, keep: bool = False
 
 
 def arg_reduced(*, keep: bool) -> Sizes:
-    """The index of one element along `axis`; PyTorch without `dim`: of all."""
+    """An int64 index along `axis`, or of all elements where PyTorch names no `dim`."""
 
     def sizes(inputs: Types, params: Params) -> Made:
         named = params if "dim" in params or not keep else {"axis": 0, **params}
@@ -246,12 +246,12 @@ def arg_reduced(*, keep: bool) -> Sizes:
 
 
 def axis_of(params: Params, default: int, rank: int) -> int:
-    """The one axis, counted from the front."""
+    """The axis that the parameters name, counted from the front."""
     return int(params.get("axis", params.get("dim", default))) % max(rank, 1)
 
 
 def loss(inputs: Types, params: Params) -> Made:
-    """A number, or one for each element; `reduction` in either standard's words."""
+    """A number, or one for each element, as `reduction` says in the words of either standard."""
     whole = params.get("reduction", 1) not in (0, "none", b"none")
     return (TensorType(() if whole else together(inputs[:2]), inputs[0].dtype),)
 
@@ -263,7 +263,7 @@ def label_loss(inputs: Types, params: Params) -> Made:
 
 
 def statistics(axes: Any, dtype: str | None = "float32") -> Sizes:
-    """Like input 0, and two statistics of the shape that `axes(shape, params)` gives, in a dtype or that of input 0."""
+    """Like input 0, and two statistics of the shape `axes(shape, params)`; without a dtype, in that of input 0."""
 
     def sizes(inputs: Types, params: Params) -> Made:
         statistic = TensorType(axes(inputs[0].shape, params), dtype or inputs[0].dtype)
