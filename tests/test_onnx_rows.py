@@ -119,21 +119,23 @@ def test_an_lstm_may_leave_out_its_bias_before_an_initial_state(tmp_path: Path, 
         assert backward_reads(bare, "lstm") == backward_reads(full, "lstm")
 
 
+PRODUCT = make("MatMul", "x w", "q")
+TURNED = [make("RotaryEmbedding", "x c s", "q", num_heads=2), make("MatMul", "q w", "y")]
+ENDS = [helper.make_tensor(name, F, [], [value]) for name, value in (("zero", 0), ("three", 3), ("one", 1))]
+#: Nodes, the shape of x, stored tensors, and which of them are no weights.
+UNTRAINED: list[tuple[list[Any], list[int], list[Any], dict[str, tuple[int, ...]]]] = [
+    ([PRODUCT, make("SoftmaxCrossEntropyLoss", "q t c", "y")], [8, 4],
+     [weights("w", 4, 10), weights("c", 10), ints("t", *range(8))], {"c": (10,), "t": (8,)}),
+    (TURNED, [1, 3, 8], tensors({"w": (8, 8), "c": (1, 3, 2), "s": (1, 3, 2)}), {"c": (1, 3, 2), "s": (1, 3, 2)}),
+    ([PRODUCT, make("Attention", "q q q m", "y")], [1, 2, 3, 8], tensors({"w": (8, 8), "m": (3, 3)}), {"m": (3, 3)}),
+    ([PRODUCT, make("Range", "zero three one", "r"), make("Add", "q r", "y")], [2, 3], [weights("w", 3, 3), *ENDS],
+     {"r": (3,)}),
+]  # fmt: skip
+
+
 def test_what_no_gradient_reaches_is_a_state(tmp_path: Path) -> None:
     """Weights of classes, the tables of a rotation, a mask of the standard's attention, a row that is counted up."""
-    product = make("MatMul", "x w", "q")
-    range_of = [helper.make_tensor(n, F, [], [v]) for n, v in (("zero", 0), ("three", 3), ("one", 1))]
-    turned = [make("RotaryEmbedding", "x c s", "q", num_heads=2), make("MatMul", "q w", "y")]
-    cases: list[tuple[list[Any], list[int], list[Any], dict[str, tuple[int, ...]]]] = [
-        ([product, make("SoftmaxCrossEntropyLoss", "q t c", "y")], [8, 4],
-         [weights("w", 4, 10), weights("c", 10), ints("t", *range(8))], {"c": (10,), "t": (8,)}),
-        (turned, [1, 3, 8], tensors({"w": (8, 8), "c": (1, 3, 2), "s": (1, 3, 2)}), {"c": (1, 3, 2), "s": (1, 3, 2)}),
-        ([product, make("Attention", "q q q m", "y")], [1, 2, 3, 8],
-         tensors({"w": (8, 8), "m": (3, 3)}), {"m": (3, 3)}),
-        ([product, make("Range", "zero three one", "r"), make("Add", "q r", "y")], [2, 3],
-         [weights("w", 3, 3), *range_of], {"r": (3,)}),
-    ]  # fmt: skip
-    for nodes, shape, stored, states in cases:
+    for nodes, shape, stored, states in UNTRAINED:
         graph = from_onnx(written(tmp_path, nodes, shape, stored, opset=23))
         assert residents(graph, "state") == states
         assert list(residents(graph, "parameter")) == ["w"]
