@@ -65,36 +65,29 @@ class Model:
         parse: the argument from its text; None: it takes options only, and its name stands alone.
         argument: what the text must be, for people.
         description: one line.
+        options: keyword options it takes; `required` must be given.
     """
 
     build: Callable[..., nx.DiGraph] | _Deferred
     parse: Callable[[str], Any] | None
     argument: str
     description: str
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """Keyword options of the model."""
-        return tuple(self._defaults)
-
-    @property
-    def required(self) -> tuple[str, ...]:
-        """Options that must be given."""
-        return tuple(name for name, default in self._defaults.items() if default is Parameter.empty)
+    options: tuple[str, ...]
+    required: tuple[str, ...] = ()
 
     @property
     def typed_options(self) -> dict[str, Option]:
         """What each option is, so that it can be given as text."""
-        return options_of(self._function, self.options)
+        return options_of(getattr(self.build, "function", self.build), self.options)
 
-    @property
-    def _function(self) -> Callable[..., Any]:
-        return self.build.function if isinstance(self.build, _Deferred) else self.build
 
-    @property
-    def _defaults(self) -> dict[str, Any]:
-        given = signature(self._function).parameters.values()
-        return {option.name: option.default for option in given if option.kind is Parameter.KEYWORD_ONLY}
+def _model(
+    build: Callable[..., nx.DiGraph], parse: Callable[[str], Any] | None, argument: str, description: str
+) -> Model:
+    """An entry whose options are the keyword arguments of the model's function."""
+    given = [option for option in signature(build).parameters.values() if option.kind is Parameter.KEYWORD_ONLY]
+    required = tuple(option.name for option in given if option.default is Parameter.empty)
+    return Model(build, parse, argument, description, tuple(option.name for option in given), required)
 
 
 def _blocks(text: str) -> int | tuple[int, ...]:
@@ -110,29 +103,32 @@ def _listed(known: Mapping[int, tuple[int, ...]]) -> str:
 
 
 MODELS: Final[Mapping[str, Model]] = MappingProxyType({
-    "chain": Model(chain, int, "a number of layers, e.g. chain:100",
+    "chain": _model(chain, int, "a number of layers, e.g. chain:100",
         "Chain of equal layers, one unit each, with its backward."),
-    "resnet": Model(resnet, _blocks, f"{_listed(STAGES)} or blocks per stage, e.g. resnet:3-4-6-3",
+    "resnet": _model(resnet, _blocks, f"{_listed(STAGES)} or blocks per stage, e.g. resnet:3-4-6-3",
         "ResNet v1.5 of bottleneck blocks, a whole training step."),
-    "vgg": Model(vgg, int, _listed(VGG_STAGES), "VGG of 3x3 convolutions, a whole training step."),
-    "squeezenet": Model(squeezenet, None, "no argument", "SqueezeNet 1.1, a whole training step."),
-    "densenet": Model(densenet, _blocks, f"{_listed(DENSENET_BLOCKS)} or layers per block, e.g. densenet:6-12-24-16",
+    "vgg": _model(vgg, int, _listed(VGG_STAGES), "VGG of 3x3 convolutions, a whole training step."),
+    "squeezenet": _model(squeezenet, None, "no argument", "SqueezeNet 1.1, a whole training step."),
+    "densenet": _model(densenet, _blocks, f"{_listed(DENSENET_BLOCKS)} or layers per block, e.g. densenet:6-12-24-16",
         "DenseNet of bottleneck layers that read all before them, a whole training step."),
-    "unet": Model(unet, int, "a number of poolings, e.g. unet:4",
+    "unet": _model(unet, int, "a number of poolings, e.g. unet:4",
         "U-Net with a label at each pixel, a whole training step."),
-    "gpt": Model(gpt, int, "a number of blocks, e.g. gpt:12",
+    "gpt": _model(gpt, int, "a number of blocks, e.g. gpt:12",
         "GPT-2 with fused or plain attention, a whole training step."),
-    "vit": Model(vit, int, "a number of blocks, e.g. vit:12",
+    "vit": _model(vit, int, "a number of blocks, e.g. vit:12",
         "Vision transformer, ViT-B/16 by default, a whole training step."),
-    "mlp": Model(mlp, _stages, "widths, e.g. mlp:784-128-10", "Fully connected layers, a whole training step."),
-    "lstm": Model(lstm, int, "a number of time steps, e.g. lstm:64",
+    "mlp": _model(mlp, _stages, "widths, e.g. mlp:784-128-10", "Fully connected layers, a whole training step."),
+    "lstm": _model(lstm, int, "a number of time steps, e.g. lstm:64",
         "Unrolled LSTM with a loss at each step, a whole training step."),
     "mxnet_resnet": Model(_Deferred("mxnet_resnet"), _stages, "blocks per stage, e.g. mxnet_resnet:15-120-180-15",
-        "ResNet of Chen et al. 2016 as MXNet 1.5.1 planned it, forward and backward."),
+        "ResNet of Chen et al. 2016 as MXNet 1.5.1 planned it, forward and backward.",
+        ("batch", "image", "classes", "device")),
     "mxnet_lstm": Model(_Deferred("mxnet_lstm"), int, "a number of time steps, e.g. mxnet_lstm:64",
-        "LSTM of Chen et al. 2016 as MXNet 1.5.1 planned it, forward and backward."),
+        "LSTM of Chen et al. 2016 as MXNet 1.5.1 planned it, forward and backward.",
+        ("batch", "layers", "hidden", "features", "embed", "classes", "device")),
     "inception_bn": Model(_Deferred("inception_bn"), None, "no argument",
-        "Inception-BN of MXNet's memory-cost example, forward and backward."),
+        "Inception-BN of MXNet's memory-cost example, forward and backward.",
+        ("batch", "image", "classes", "device")),
 })  # fmt: skip
 
 
