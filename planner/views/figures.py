@@ -12,13 +12,14 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 from planner.errors import PlannerError
-from planner.planning.curve import Curve, Point
 from planner.text import shortened
 from planner.units import format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from planner.planning.curve import Curve, Point
 
 Drawn = ParamSpec("Drawn")
 
