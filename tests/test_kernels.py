@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -13,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from naive import canonical_steps, keep_all, naive_cost, naive_timeline, program_order, runs, stacked
 from strategies import digraphs, memory_models, op_sequences, schedules
 
 import planner
+import planner.kernels as package
 from planner import Graph, InfeasibleBudget, MemoryModel, Op, ScheduleError, Tensor, lower, optimize, simulate
 from planner.analysis.arrays import encode
 from planner.analysis.evaluator import Evaluator
@@ -356,7 +360,7 @@ def test_an_empty_program_and_an_op_without_outputs_replay() -> None:
 # ------------------------------------------------------------------------------------------------ the cache on disk
 
 
-def test_an_edit_of_any_file_compiles_the_kernels_that_call_it_anew(tmp_path: Path) -> None:
+def test_an_edit_of_any_file_compiles_the_kernels_that_call_it_anew_in_a_new_folder(tmp_path: Path) -> None:
     house = Path(planner.__file__).parent
     kernels = tmp_path / "planner" / "kernels"
     (kernels / "inner").mkdir(parents=True)
@@ -373,20 +377,81 @@ def test_an_edit_of_any_file_compiles_the_kernels_that_call_it_anew(tmp_path: Pa
     imports = "from planner.kernels.adding import add\nfrom planner.kernels.inner.doubling import double"
     write("both.py", f"{imports}\n@kernel\ndef both(x):\n    return double(add(x))")
     program = "from planner.kernels.both import both; print(both(5), sum(both.stats.cache_hits.values()))"
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(tmp_path)}
 
-    def answer_and_hits() -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
-        )
-        return done.stdout.strip()
+    def answer_hits_and_folders() -> tuple[str, int]:
+        answer = in_child(program, cwd=tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"), PYTHONPATH=str(tmp_path))
+        return answer, len(list((tmp_path / "cache").iterdir()))
 
-    assert answer_and_hits() == "12 0"
-    assert answer_and_hits() == "12 1"
+    assert answer_hits_and_folders() == ("12 0", 1)
+    assert answer_hits_and_folders() == ("12 1", 1)
     write("adding.py", "@kernel\ndef add(x):\n    return x + 2")
-    assert answer_and_hits() == "14 0"
+    assert answer_hits_and_folders() == ("14 0", 2)
     write("inner/doubling.py", "@kernel\ndef double(x):\n    return 3 * x")
-    assert answer_and_hits() == "21 0"
+    assert answer_hits_and_folders() == ("21 0", 3)
+
+
+def in_child(program: str, cwd: Path | None = None, **environment: str) -> str:
+    """What a program prints, run in a process of its own."""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, cwd=cwd, env={**os.environ, **environment}
+    )
+    return done.stdout.strip()
+
+
+def test_folders_of_other_sources_are_deleted_after_thirty_days_unused(tmp_path: Path) -> None:
+    day, now = 24 * 3600, time.time()
+    ages = {f"planner-{k:016x}": days for k, days in enumerate([29, 31, 0.5])} | {"planner-notes": 99, "other": 99}
+    for name, days in ages.items():
+        (tmp_path / name / "inner").mkdir(parents=True)
+        os.utime(tmp_path / name, (now - days * day,) * 2)
+    (tmp_path / "planner-aaaaaaaaaaaaaaaa").symlink_to(tmp_path / "other")
+    own = tmp_path / "planner-0000000000000002"
+    package._note_use(own, False, now)
+    assert len(list(tmp_path.iterdir())) == 6  # its folder was marked half a day ago
+    package._note_use(own, False, now + 0.6 * day)
+    assert own.stat().st_mtime == pytest.approx(now + 0.6 * day)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {*ages, "planner-aaaaaaaaaaaaaaaa"} - {"planner-0000000000000001"}
+    package._note_use(tmp_path / "gone", False, now)  # nothing is raised
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+def test_the_users_cache_is_used_only_where_others_cannot_write_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made = package._cache_folder(None)
+    assert made is not None
+    assert made.parent == tmp_path / "planner"
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in (made, made.parent)] == [0o700, 0o700]
+    made.parent.chmod(0o755)
+    assert package._cache_folder(None) == made
+    for mode in (0o775, 0o777):
+        made.parent.chmod(mode)
+        with pytest.warns(RuntimeWarning, match="others own or can write"):
+            assert package._cache_folder(None) is None
+    made.parent.chmod(0o700)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.warns(RuntimeWarning, match="others own or can write"):
+        assert package._cache_folder(None) is None
+
+
+def test_without_a_folder_kernels_are_compiled_in_memory_after_one_warning(tmp_path: Path) -> None:
+    (tmp_path / "planner").touch()
+    program = """
+import warnings
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    from planner.kernels.placement import place
+    from planner.kernels.replay import replay
+import numpy as np
+none = np.empty(0, np.int64)
+print(place(none, none, none, none, none, True, none), len(caught), caught[0].message)
+"""
+    answer = in_child(program, NUMBA_CACHE_DIR="", XDG_CACHE_HOME=str(tmp_path), LOCALAPPDATA=str(tmp_path))
+    assert answer.startswith("0 1 kernels are compiled anew in every process")
+    assert [path.name for path in tmp_path.iterdir()] == ["planner"]
 
 
 # ------------------------------------------------------------------------------------------------ signatures

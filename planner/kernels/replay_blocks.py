@@ -12,12 +12,11 @@ graph hangs together, they have to be made again many at once, and moves of sing
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from planner.kernels import kernel
+from planner.kernels import Flags, Floats, Ints, kernel
 from planner.kernels.anneal.draws import below, uniform
+from planner.kernels.anneal.state import Model, State
 
 # Words of a pass: the pass it stands in, or -1 for the program; the row it stands before; which rows it runs again.
 WITHIN, AT, LOW, HIGH = range(4)
@@ -30,18 +29,18 @@ COST, BEST_COST = range(2)
 
 @kernel
 def run_passes(
-    g: Any,
-    order: Any,
-    rerun: Any,
-    passes: Any,
+    g: Model,
+    order: Ints,
+    rerun: Flags,
+    passes: Ints,
     count: int,
     budget: int,
     penalty: float,
     most: float,
-    needed: Any,
-    stack: Any,
-    sequence: Any,
-    words: Any,
+    needed: Flags,
+    stack: Ints,
+    sequence: Ints,
+    words: Ints,
 ) -> float:
     """The runs that the program and its passes come to: from the end, so that what is needed is known.
 
@@ -64,7 +63,7 @@ def run_passes(
             live += g.nbytes[v]
     done = stack[2]
     done[:] = 0
-    cost = 0.0
+    cost: float = 0.0
     excess = np.int64(0)
     step = sequence.shape[0]
     depth = 0
@@ -90,7 +89,7 @@ def run_passes(
                 return np.inf
             step -= 1
             sequence[step] = op
-            cost += g.cost[op]
+            cost += float(g.cost[op])
             nbytes = g.workspace[op]
             for r in range(g.read_ptr[op], g.read_ptr[op + 1]):
                 v = g.reads[r, 0]
@@ -126,7 +125,7 @@ def run_passes(
 
 
 @kernel
-def _without(passes: Any, count: int, out: int, place: Any) -> Any:
+def _without(passes: Ints, count: int, out: int, place: Ints) -> int:
     """Leave out a pass and those within it; how many are left. A pass stands behind the one it is in."""
     left = 0
     for k in range(count):
@@ -142,56 +141,56 @@ def _without(passes: Any, count: int, out: int, place: Any) -> Any:
 
 
 @kernel
-def _shifted(s: Any, row: int, rows: int) -> Any:
+def _shifted(state: State, row: int, rows: int) -> int:
     """A row nearby: as often by one as by a tenth of all."""
-    by = np.int64(np.ceil(2.0 * uniform(s) * np.exp(uniform(s) * np.log(2.0 + 0.1 * rows))))
-    return min(max(row + (by if uniform(s) < 0.5 else -by), 0), rows)
+    by = np.int64(np.ceil(2.0 * uniform(state) * np.exp(uniform(state) * np.log(2.0 + 0.1 * rows))))
+    return min(max(row + (by if uniform(state) < 0.5 else -by), 0), rows)
 
 
 @kernel
-def _change(s: Any, passes: Any, count: int, rows: int, place: Any) -> Any:
+def _change(state: State, passes: Ints, count: int, rows: int, place: Ints) -> int:
     """Add a pass, leave one out, or shift an end of one; how many there are then."""
-    choice = uniform(s)
+    choice = uniform(state)
     if count == 0 or choice < 0.15:
         if count == passes.shape[0]:
             return count
         within, end = -1, rows
-        if count > 0 and uniform(s) < 0.3:
-            within = below(s, count)
+        if count > 0 and uniform(state) < 0.3:
+            within = below(state, count)
             end = passes[within, HIGH]
-        at = 1 + below(s, max(1, end - 1))
-        high = 1 + below(s, min(at, max(1, rows // 2)))
+        at = 1 + below(state, max(1, end - 1))
+        high = 1 + below(state, min(at, max(1, rows // 2)))
         passes[count, WITHIN] = within
         passes[count, AT] = at
-        passes[count, LOW] = below(s, high) if uniform(s) < 0.2 else 0
+        passes[count, LOW] = below(state, high) if uniform(state) < 0.2 else 0
         passes[count, HIGH] = high
         return count + 1
-    k = below(s, count)
+    k = below(state, count)
     if choice < 0.25:
         return _without(passes, count, k, place)
-    which = uniform(s)
+    which = uniform(state)
     word = AT if which < 0.45 else HIGH if which < 0.9 else LOW
-    passes[k, word] = _shifted(s, passes[k, word], rows)
+    passes[k, word] = _shifted(state, passes[k, word], rows)
     return count
 
 
 @kernel
 def search(
-    g: Any,
-    order: Any,
-    rerun: Any,
+    g: Model,
+    order: Ints,
+    rerun: Flags,
     budget: int,
     moves: int,
     hot: float,
     cold: float,
     penalty: float,
-    passes: Any,
-    needed: Any,
-    stack: Any,
-    sequence: Any,
-    words: Any,
-    f: Any,
-    s: Any,
+    passes: Ints,
+    needed: Flags,
+    stack: Ints,
+    sequence: Ints,
+    words: Ints,
+    f: Floats,
+    state: State,
 ) -> None:
     """Random changes of the passes, taken where they are no worse, or by chance: the colder, the less.
 
@@ -203,20 +202,20 @@ def search(
         hot, cold: temperatures at the start and at the end, in cost.
         passes [3, k, 4]: the state, one to try, and the best.
         words, f: their numbers.
-        s: header of `kernels.anneal`, for its random numbers.
+        state: for its random numbers.
     """
-    state, trial, best = passes[0], passes[1], passes[2]
+    now, trial, best = passes[0], passes[1], passes[2]
     cooling = (cold / hot) ** (1.0 / max(1, moves)) if hot > 0.0 else 1.0
     temperature = hot
     for _ in range(moves):
         temperature *= cooling
-        trial[:] = state
-        count = _change(s, trial, words[COUNT], order.shape[0], stack[0])
-        most = f[COST] + penalty * words[EXCESS] - temperature * np.log(uniform(s) + 1e-300)
+        trial[:] = now
+        count = _change(state, trial, words[COUNT], order.shape[0], stack[0])
+        most = f[COST] + penalty * words[EXCESS] - temperature * np.log(uniform(state) + 1e-300)
         cost = run_passes(g, order, rerun, trial, count, budget, penalty, most, needed, stack, sequence, words)
         if cost + penalty * words[LAST_EXCESS] > most:
             continue
-        state[:] = trial
+        now[:] = trial
         words[COUNT], words[EXCESS], f[COST] = count, words[LAST_EXCESS], cost
         if words[EXCESS] < words[BEST_EXCESS] or (words[EXCESS] == words[BEST_EXCESS] and cost < f[BEST_COST]):
             best[:] = trial

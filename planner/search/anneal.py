@@ -17,13 +17,12 @@ from planner.bounds.enumeration import enumeration
 from planner.bounds.peak import peak_lower_bound
 from planner.errors import InfeasibleBudget, TimeLimit
 from planner.kernels.anneal.annealing import anneal
-from planner.kernels.anneal.state import BEST_COST, BEST_EXCESS, COST, EXCESS, RANDOM
 from planner.problem import Problem, Proposal, Strategy
 from planner.search.block_replay import passes
 from planner.search.cuts import cuts
 from planner.search.greedy import evictions, orders
 from planner.search.incumbent import Evaluation, Incumbent
-from planner.search.lifetimes import State, model_of
+from planner.search.lifetimes import Runs, first_word, model_of
 from planner.search.recursive import recursive
 
 _HUNT: Final = 4  # times more moves, until something fits
@@ -82,7 +81,7 @@ class _Search:
         self.least, self.origin = first, self.keep_all
         if not self.done:
             self.model = model_of(arrays, pinned=problem.order == "pinned")
-            self.state = State(self.model, most_runs=4 * self.ops + 256, seed=problem.seed)
+            self.runs = Runs(self.model, most_runs=4 * self.ops + 256, random=first_word(problem.seed))
 
     @property
     def done(self) -> bool:
@@ -113,12 +112,12 @@ class _Search:
         """
         target = self.bound if self.problem.budget is None else self.problem.budget
         if self.problem.order == "free":
-            for sequence in orders(self.state, self.model, self.keep_all):
+            for sequence in orders(self.runs, self.model, self.keep_all):
                 self.judge(sequence)
                 if self.done or self.incumbent.stop():
                     return
         order = self.origin
-        for evicted in evictions(self.state, self.model, order, target - self.residents):
+        for evicted in evictions(self.runs, self.model, order, target - self.residents):
             if evicted is not None:
                 self.judge(evicted)
             if self.done or self.incumbent.stop():
@@ -133,7 +132,7 @@ class _Search:
             self.judge(self.incumbent.evaluator.sequence(proposal.schedule))
             self.incumbent.cut_short = self.incumbent.cut_short or proposal.cut_short  # Ctrl-C ends this search too
         if self.incumbent.best is None and target >= self.bound:
-            for runs in passes(self.state, self.model, order, target - self.residents):
+            for runs in passes(self.runs.state, self.model, order, target - self.residents):
                 if runs is not None:
                     self.judge(runs)
                 if self.done or self.incumbent.stop():
@@ -184,9 +183,9 @@ class _Search:
 
     def cycle(self, moves: int, part: int, cycle: int) -> None:
         """One cooling of `moves`, of which the first `part` are done."""
-        state = self.roomy_state()
-        state.load(self.origin, self.goal(cycle) - self.residents)
-        overhead = max(float(state.f[COST]) - self.one_run, 0.01 * self.one_run)
+        runs = self.roomy_runs()
+        runs.load(self.origin, self.goal(cycle) - self.residents)
+        overhead = max(runs.now.cost - self.one_run, 0.01 * self.one_run)
         hot = max(_HOT * overhead, _FLOOR * self.one_run / self.ops)
         cooling = _COOLING ** (-1 / moves)
         penalty = self.one_run / max(1, self.keep_all_peak - self.residents) / 3
@@ -194,10 +193,11 @@ class _Search:
         judged: tuple[int, float] | None = None
         for step in self.slices(part, per_slice=min(self.per_slice, 1 + moves // _SLICES)):
             start = hot * cooling**done
-            anneal(state.s, state.f, step, start, start * cooling**step, penalty * self.severity, 3)
-            self.severity = min(_SEVEREST, self.severity * 1.5) if state.s[EXCESS] else max(1.0, self.severity * 0.8)
+            anneal(runs.state, step, start, start * cooling**step, penalty * self.severity, 3)
+            now = runs.now
+            self.severity = min(_SEVEREST, self.severity * 1.5) if now.excess else max(1.0, self.severity * 0.8)
             done += step
-            best = (int(state.s[BEST_EXCESS]), float(state.f[BEST_COST]))
+            best = (now.best_excess, now.best_cost)
             if best != judged:
                 self.confirm(cycle)
                 judged = best
@@ -206,25 +206,23 @@ class _Search:
         self.margin //= 2
         if self.incumbent.best is None:
             # least above the budget over all runs: a better place to go on from than the least peak
-            self.origin = state.best
+            self.origin = runs.best()
 
-    def roomy_state(self) -> State:
-        """The state, made larger where the sequence to start from leaves little room."""
-        if len(self.origin) * 5 // 4 > self.state.most_runs:
-            random = self.state.s[RANDOM]
-            self.state = State(self.model, most_runs=2 * len(self.origin), seed=0)
-            self.state.s[RANDOM] = random
-        return self.state
+    def roomy_runs(self) -> Runs:
+        """The runs, with more room where the sequence to start from leaves little."""
+        if len(self.origin) * 5 // 4 > self.runs.most_runs:
+            self.runs = Runs(self.model, most_runs=2 * len(self.origin), random=self.runs.now.random)
+        return self.runs
 
     def confirm(self, cycle: int) -> None:
         """Judge the best of the kernels exactly; where the model was too low, ask for less."""
-        state = self.state
-        candidate = self.judge(state.best)
-        if candidate is None or state.s[BEST_EXCESS]:
+        runs = self.runs
+        candidate = self.judge(runs.best())
+        if candidate is None or runs.now.best_excess:
             return
         if self.problem.budget is not None:
             if candidate.peak_bytes > self.problem.budget:
                 self.margin += candidate.peak_bytes - self.problem.budget
-                state.load(self.origin, self.goal(cycle) - self.residents)
+                runs.load(self.origin, self.goal(cycle) - self.residents)
         elif self.incumbent.best == candidate:
-            state.load(self.origin, self.goal(cycle) - self.residents)
+            runs.load(self.origin, self.goal(cycle) - self.residents)

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from planner.analysis.arrays import Flags, Ints
+from planner.kernels.anneal.state import Model, State
 from planner.kernels.replay_blocks import (
     BEST_COST,
     BEST_COUNT,
@@ -21,7 +22,6 @@ from planner.kernels.replay_blocks import (
     run_passes,
     search,
 )
-from planner.search.lifetimes import Model, State
 
 _MOST_PASSES: Final = 32
 _MOST_RUNS: Final = 8  # of an op in the mean; a plan that needs more is of no use
@@ -87,7 +87,7 @@ def passes(state: State, model: Model, order: Ints, budget: int) -> Iterator[Int
             sequence,
             words,
             f,
-            state.s,
+            state,
         )
         severity = min(_SEVEREST, severity * 1.5) if words[EXCESS] else max(1.0, severity * 0.8)
         yield runs(int(words[BEST_COUNT])) if not (fits or words[BEST_EXCESS]) else None

@@ -10,8 +10,8 @@ import numpy as np
 from planner.analysis.arrays import Ints
 from planner.kernels.anneal.drops import relieve
 from planner.kernels.anneal.orders import order_by_memory
-from planner.kernels.anneal.state import EXCESS
-from planner.search.lifetimes import Model, State
+from planner.kernels.anneal.state import Model
+from planner.search.lifetimes import Runs
 
 #: Exponents of cost and of waiting time: none is best on every graph.
 _EXPONENTS: Final = ((1.0, 0.3), (1.0, 0.0), (0.5, 1.0), (0.5, 0.3), (0.5, 0.0), (0.2, 0.0))
@@ -19,19 +19,18 @@ _WORK: Final = 5_000_000  # reads looked at, after which no further rule is trie
 _WINDOWS: Final = (1, 10, 100)  # parts of the program that an order may look ahead over
 
 
-def orders(state: State, model: Model, keep_all: Ints) -> Iterator[Ints]:
+def orders(runs: Runs, model: Model, keep_all: Ints) -> Iterator[Ints]:
     """Each op once, the ready one after which least is live next, near the program's order or far from it."""
     n = len(model.cost)
-    rows = np.zeros((3, n), dtype=np.int64)
-    left = np.zeros(len(model.nbytes), dtype=np.int64)
-    state.load(keep_all, 0)
+    order = np.zeros(n, dtype=np.int64)
+    runs.load(keep_all, 0)
     for window in dict.fromkeys(1 + n // part for part in _WINDOWS):
-        done = order_by_memory(state.s, window, left, *rows)
+        done = order_by_memory(runs.state, window, order)
         if done == len(keep_all):
-            yield rows[2, :done].copy()
+            yield order[:done].copy()
 
 
-def evictions(state: State, model: Model, sequence: Ints, budget: int) -> Iterator[Ints | None]:
+def evictions(runs: Runs, model: Model, sequence: Ints, budget: int) -> Iterator[Ints | None]:
     """Drop the value worth most at the highest run, again and again, until the sequence fits or gains no more, by
     several rules.
 
@@ -48,12 +47,12 @@ def evictions(state: State, model: Model, sequence: Ints, budget: int) -> Iterat
     for thrift, patience in _EXPONENTS:
         if work > _WORK:
             return
-        state.load(sequence, budget)
-        least = int(state.s[EXCESS])
-        while relieve(state.s, state.f, drops, at_once, thrift, patience, values, worths):
+        runs.load(sequence, budget)
+        least = runs.now.excess
+        while relieve(runs.state, drops, thrift, patience, values, worths):
             work += drops * (len(model.reads) + ops) // at_once
-            if state.s[EXCESS] >= least:
+            if runs.now.excess >= least:
                 break
-            least = int(state.s[EXCESS])
+            least = runs.now.excess
             yield None
-        yield state.now()
+        yield runs.sequence()

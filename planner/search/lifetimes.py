@@ -2,31 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from planner.analysis.arrays import Arrays, Flags, Floats, Ints
+from planner.analysis.arrays import Arrays, Flags, Ints
 from planner.kernels.anneal.runs import load, save
-from planner.kernels.anneal.state import BEST, BEST_LENGTH, COSTS, RANDOM, build
-
-
-class Model(NamedTuple):
-    """A graph for the kernels: see `kernels.anneal.layout.build`."""
-
-    out_ptr: Ints
-    nbytes: Ints
-    kept: Flags
-    read_ptr: Ints
-    reads: Ints
-    reader_ptr: Ints
-    reader_op: Ints
-    order_ptr: Ints
-    order_op: Ints
-    cost: Floats
-    workspace: Ints
-    once: Flags
-    neighbours: Ints
+from planner.kernels.anneal.state import Figures, Model, figures, new_state
 
 
 def model_of(arrays: Arrays, *, pinned: bool) -> Model:
@@ -136,37 +116,40 @@ def _rows(lists: list[list[int]]) -> tuple[Ints, Ints]:
     return pointers, np.array([item for items in lists for item in items], dtype=np.int64)
 
 
-class State:
-    """The arrays of the kernels, and one sequence in them.
+class Runs:
+    """The state of the kernels: one sequence of runs, and the best so far.
 
     Args:
         model: the graph.
         most_runs: room for runs.
-        seed: of the moves.
+        random: the word that random numbers start from, not 0.
     """
 
-    def __init__(self, model: Model, *, most_runs: int, seed: int) -> None:
-        self.f: Floats = np.zeros(COSTS + len(model.cost))
-        nothing: Ints = np.empty(0, dtype=np.int64)
-        words = build(*model, most_runs, nothing, self.f)
-        self.s: Ints = np.zeros(words, dtype=np.int64)
-        build(*model, most_runs, self.s, self.f)
-        self.s[RANDOM] = int(np.random.default_rng(seed % 2**64).integers(1, 2**63))
+    def __init__(self, model: Model, *, most_runs: int, random: int) -> None:
         self.most_runs = most_runs
+        self.state, self.fields = new_state(model, most_runs, random)
+
+    @property
+    def now(self) -> Figures:
+        """Cost and bytes above the budget, of the sequence and of the best."""
+        return figures(self.state)
 
     def load(self, sequence: Ints, budget: int) -> None:
         """Start from a legal sequence, the best so far."""
-        load(self.s, self.f, sequence, budget)
-        save(self.s, self.f)
+        load(self.state, sequence, budget)
+        save(self.state)
 
-    @property
     def best(self) -> Ints:
         """Op rows of the best sequence."""
-        start = int(self.s[BEST])
-        best: Ints = self.s[start : start + int(self.s[BEST_LENGTH])].copy()
+        best: Ints = self.fields["best"][: self.now.best_length].copy()
         return best
 
-    def now(self) -> Ints:
-        """Op rows of the state."""
-        save(self.s, self.f)
-        return self.best
+    def sequence(self) -> Ints:
+        """Op rows of the sequence, which is from now on the best."""
+        save(self.state)
+        return self.best()
+
+
+def first_word(seed: int) -> int:
+    """The word from which the random numbers of a seed start."""
+    return int(np.random.default_rng(seed % 2**64).integers(1, 2**63))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from planner.kernels import kernel
@@ -13,36 +11,19 @@ from planner.kernels.anneal.drops import relieve_once
 from planner.kernels.anneal.liveness import recount, repack
 from planner.kernels.anneal.moves import move_evict, move_remove, move_shift, move_stretch
 from planner.kernels.anneal.runs import save
-
-from planner.kernels.anneal.state import (  # isort: skip
-    ABOVE,
-    ACCEPTED,
-    BEST_COST,
-    BEST_EXCESS,
-    COST,
-    EXCESS,
-    FILL,
-    LOGGED,
-    LOGS,
-    MOST_COST,
-    MOVES,
-    N_BLOCKS,
-    N_RUNS,
-    PENDING,
-    RANKED,
-)
+from planner.kernels.anneal.state import FILL, LOGS, State
 
 
 @kernel
-def _better(s: Any, f: Any) -> Any:
+def _better(state: State) -> bool:
     """True if the state is to be noted: less above the budget, or as much and cheaper."""
-    if s[EXCESS] != s[BEST_EXCESS]:
-        return s[EXCESS] < s[BEST_EXCESS]
-    return f[COST] < f[BEST_COST] * (1.0 - 1e-12)
+    if state.excess != state.best_excess:
+        return state.excess < state.best_excess
+    return state.cost < state.best_cost * (1.0 - 1e-12)
 
 
 @kernel
-def anneal(s: Any, f: Any, moves: int, hot: float, cold: float, penalty: float, repairs: int) -> None:
+def anneal(state: State, moves: int, hot: float, cold: float, penalty: float, repairs: int) -> None:
     """Random moves, taken where they are no worse, or by chance: the colder, the less.
 
     What is minimised is cost + penalty * bytes above the budget, summed over the runs. The best is the state with least
@@ -54,65 +35,65 @@ def anneal(s: Any, f: Any, moves: int, hot: float, cold: float, penalty: float, 
         penalty: cost of a byte above the budget for one run.
         repairs: how many values may be dropped after a move that exceeds the budget.
     """
-    s[EXCESS] = 0
-    for r in range(s[N_BLOCKS]):
-        s[s[s[RANKED] + r] + ABOVE] = 0.0
-        recount(s, s[s[RANKED] + r])
+    state.excess = 0
+    for r in range(state.n_blocks):
+        state.block_above[state.ranked[r]] = 0
+        recount(state, state.ranked[r])
     cooling = (cold / hot) ** (1.0 / max(1, moves)) if hot > 0.0 else 1.0
     temperature = hot
     since = 0
     for _ in range(moves):
         temperature *= cooling
-        s[MOVES] += 1
+        state.moves += 1
         since += 1
-        if s[N_BLOCKS] * FILL > 2 * s[N_RUNS] + 4 * FILL:
-            repack(s)
-        cost, excess = f[COST], s[EXCESS]
-        s[LOGGED] = 0
-        allowed = -temperature * np.log(uniform(s) + 1e-300)
-        f[MOST_COST] = cost + allowed + penalty * excess
-        choice = uniform(s)
+        if state.n_blocks * FILL > 2 * state.n_runs + 4 * FILL:
+            repack(state)
+        cost, excess = state.cost, state.excess
+        state.logged = 0
+        allowed = -temperature * np.log(uniform(state) + 1e-300)
+        state.most_cost = cost + allowed + penalty * excess
+        choice = uniform(state)
         if choice < 0.05 and excess > 0:
-            done = relieve_once(s, f)
+            done = relieve_once(state)
         elif choice < 0.25:
-            done = move_evict(s, f)
+            done = move_evict(state)
         elif choice < 0.5:
-            done = move_remove(s, f)
+            done = move_remove(state)
         elif choice < 0.95:
-            done = move_shift(s, f)
+            done = move_shift(state)
         else:  # dear, ten shifts or more: as often as it takes no more time than the others
-            done = move_stretch(s, f)
-        if not done or s[LOGGED] == 0:
-            if s[LOGGED] > 0:
-                undo(s, f)
+            done = move_stretch(state)
+        if not done or state.logged == 0:
+            if state.logged > 0:
+                undo(state)
             continue
         for _repair in range(repairs if excess == 0 else 0):
-            if s[EXCESS] == 0 or s[LOGGED] + 16 > LOGS:
+            if state.excess == 0 or state.logged + 16 > LOGS:
                 break
-            if not relieve_once(s, f):
+            if not relieve_once(state):
                 break
-        worse = f[COST] - cost + penalty * (s[EXCESS] - excess)
+        worse = state.cost - cost + penalty * (state.excess - excess)
         if worse > allowed:
-            undo(s, f)
-            f[COST] = cost
-            s[EXCESS] = excess
+            undo(state)
+            state.cost = cost
+            state.excess = excess
             continue
-        if s[PENDING] == 1 and (s[EXCESS] > excess or (s[EXCESS] == excess and f[COST] > cost)):
-            undo(s, f)
-            f[COST] = cost
-            s[EXCESS] = excess
-            save(s, f)
-            s[PENDING] = 0
+        if state.pending == 1 and (state.excess > excess or (state.excess == excess and state.cost > cost)):
+            undo(state)
+            state.cost = cost
+            state.excess = excess
+            save(state)
+            state.pending = 0
             since = 0
             continue
-        s[ACCEPTED] += 1
-        if _better(s, f):
-            if since * 16 >= s[N_RUNS]:
-                save(s, f)
-                s[PENDING] = 0
+        state.accepted += 1
+        if _better(state):
+            if since * 16 >= state.n_runs:
+                save(state)
+                state.pending = 0
                 since = 0
             else:
-                s[PENDING] = 1
-    if s[PENDING] == 1:
-        save(s, f)
-        s[PENDING] = 0
+                state.pending = 1
+    if state.pending == 1:
+        save(state)
+        state.pending = 0

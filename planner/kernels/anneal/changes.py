@@ -2,168 +2,125 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from planner.kernels import kernel
 from planner.kernels.anneal.draws import uniform
 from planner.kernels.anneal.runs import delete, first_read, insert, instance, last_read_between
-
-from planner.kernels.anneal.state import (  # isort: skip
-    AFTER,
-    AFTER_STOP,
-    BEFORE,
-    BEHIND,
-    COST,
-    COSTS,
-    END,
-    FIRST,
-    FREE_RUN,
-    HEAD,
-    KEY,
-    KILLERS,
-    KILLERS_STOP,
-    LAST,
-    LATER,
-    LATER_STOP,
-    LOG,
-    LOGGED,
-    LOGS,
-    MAKER,
-    MOST_COST,
-    NEWER,
-    NEXT,
-    OLDER,
-    ONCE,
-    OP,
-    OUTS,
-    OUTS_STOP,
-    READ,
-    READERS,
-    READERS_STOP,
-    READS,
-    READS_STOP,
-    ROW,
-    RUNS,
-    SLOT,
-    VALUE,
-    VICTIMS,
-    VICTIMS_STOP,
-)
+from planner.kernels.anneal.state import END, HEAD, LOGS, State
 
 
 @kernel
-def _logged_insert(s: Any, f: Any, op: int, before: int) -> Any:
-    e = insert(s, f, op, before)
+def _logged_insert(state: State, op: int, before: int) -> int:
+    e = insert(state, op, before)
     if e != 0:
-        at = s[LOGGED]
-        s[s[LOG] + 3 * at + 0] = 1
-        s[s[LOG] + 3 * at + 1] = e
-        s[LOGGED] += 1
+        at = state.logged
+        state.log_inserted[at] = 1
+        state.log_row[at] = e
+        state.logged += 1
     return e
 
 
 @kernel
-def _logged_delete(s: Any, f: Any, e: int) -> None:
-    at = s[LOGGED]
-    s[s[LOG] + 3 * at + 0] = 0
-    s[s[LOG] + 3 * at + 1] = s[e + OP]
-    s[s[LOG] + 3 * at + 2] = s[e + NEXT]
-    s[LOGGED] += 1
-    delete(s, f, e)
+def _logged_delete(state: State, e: int) -> None:
+    at = state.logged
+    state.log_inserted[at] = 0
+    state.log_row[at] = state.run_op[e]
+    state.log_before[at] = state.run_next[e]
+    state.logged += 1
+    delete(state, e)
 
 
 @kernel
-def undo(s: Any, f: Any) -> None:
+def undo(state: State) -> None:
     """Take back what is logged. Runs are given out last in, first out, so every run gets the row it had."""
-    while s[LOGGED] > 0:
-        s[LOGGED] -= 1
-        at = s[LOGGED]
-        if s[s[LOG] + 3 * at + 0] == 1:
-            delete(s, f, s[s[LOG] + 3 * at + 1])
+    while state.logged > 0:
+        state.logged -= 1
+        at = state.logged
+        if state.log_inserted[at] == 1:
+            delete(state, state.log_row[at])
         else:
-            insert(s, f, s[s[LOG] + 3 * at + 1], s[s[LOG] + 3 * at + 2])
+            insert(state, state.log_row[at], state.log_before[at])
 
 
 @kernel
-def _may_stand(s: Any, op: int, before: int, is_first: Any) -> bool:
+def _may_stand(state: State, op: int, before: int, is_first: bool | np.bool_) -> bool:
     """True if a run of op may stand in front of a run as far as its reads, effects and order go; its own readers are
     not looked at.
     """
-    key = s[before + KEY]  # others stand before it where their key is less
-    for r in range(s[op + READS], s[op + READS_STOP], 2):
-        run = s[s[s[r] + MAKER] + FIRST]
-        if run == 0 or s[run + KEY] >= key:
+    key = state.run_key[before]  # others stand before it where their key is less
+    for r in range(state.op_reads[op], state.op_reads_stop[op]):
+        run = state.op_first[state.value_maker[state.read_value[r]]]
+        if run == 0 or state.run_key[run] >= key:
             return False
-    for r in range(s[op + KILLERS], s[op + KILLERS_STOP]):
-        run = s[s[r] + FIRST]
-        if run != 0 and s[run + KEY] < key:
+    for r in range(state.op_killers[op], state.op_killers_stop[op]):
+        run = state.op_first[state.order_op[r]]
+        if run != 0 and state.run_key[run] < key:
             return False
-    for r in range(s[op + VICTIMS], s[op + VICTIMS_STOP]):
-        run = s[s[r] + LAST]
-        if run != 0 and s[run + KEY] >= key:
+    for r in range(state.op_victims[op], state.op_victims_stop[op]):
+        run = state.op_last[state.order_op[r]]
+        if run != 0 and state.run_key[run] >= key:
             return False
     if is_first:
-        for r in range(s[op + AFTER], s[op + AFTER_STOP]):
-            run = s[s[r] + FIRST]
-            if run == 0 or s[run + KEY] >= key:
+        for r in range(state.op_after[op], state.op_after_stop[op]):
+            run = state.op_first[state.order_op[r]]
+            if run == 0 or state.run_key[run] >= key:
                 return False
-        for r in range(s[op + LATER], s[op + LATER_STOP]):
-            run = s[s[r] + FIRST]
-            if run != 0 and s[run + KEY] < key:
+        for r in range(state.op_later[op], state.op_later_stop[op]):
+            run = state.op_first[state.order_op[r]]
+            if run != 0 and state.run_key[run] < key:
                 return False
-        if s[op + BEFORE] != 0 and s[s[s[op + BEFORE] + FIRST] + KEY] >= key:
+        if state.op_before[op] != 0 and state.run_key[state.op_first[state.op_before[op]]] >= key:
             return False
-        if s[op + BEHIND] != 0 and s[s[s[op + BEHIND] + FIRST] + KEY] < key:
+        if state.op_behind[op] != 0 and state.run_key[state.op_first[state.op_behind[op]]] < key:
             return False
     return True
 
 
 @kernel
-def _unread(s: Any, e: int) -> bool:
+def _unread(state: State, e: int) -> bool:
     unread: bool = True
-    for v in range(s[s[e + OP] + OUTS], s[s[e + OP] + OUTS_STOP], VALUE):
-        unread = unread and s[e + READ + s[v + SLOT]] == e
+    for v in range(state.op_outs[state.run_op[e]], state.op_outs_stop[state.run_op[e]]):
+        unread = unread and state.run_read[e, state.value_slot[v]] == e
     return unread
 
 
 @kernel
-def removable(s: Any, e: int) -> bool:
+def removable(state: State, e: int) -> bool:
     """True if the sequence stays legal without the run."""
-    op = s[e + OP]
-    if s[e + OLDER] != 0:
+    op = state.run_op[e]
+    if state.run_older[e] != 0:
         return True
-    newer = s[e + NEWER]
-    if newer == 0 or not _unread(s, e):
+    newer = state.run_newer[e]
+    if newer == 0 or not _unread(state, e):
         return False
-    for r in range(s[op + LATER], s[op + LATER_STOP]):
-        run = s[s[r] + FIRST]
-        if run != 0 and s[run + KEY] < s[newer + KEY]:
+    for r in range(state.op_later[op], state.op_later_stop[op]):
+        run = state.op_first[state.order_op[r]]
+        if run != 0 and state.run_key[run] < state.run_key[newer]:
             return False
-    return not (s[op + BEHIND] != 0 and s[s[s[op + BEHIND] + FIRST] + KEY] < s[newer + KEY])
+    return not (state.op_behind[op] != 0 and state.run_key[state.op_first[state.op_behind[op]]] < state.run_key[newer])
 
 
 @kernel
-def remove(s: Any, f: Any, e: int) -> None:
+def remove(state: State, e: int) -> None:
     """Remove a run, and then those that nobody reads any more."""
-    start = s[LOGGED]
-    _logged_delete(s, f, e)
-    while start < s[LOGGED]:
-        op, before = s[s[LOG] + 3 * start + 1], s[s[LOG] + 3 * start + 2]
+    start = state.logged
+    _logged_delete(state, e)
+    while start < state.logged:
+        op, before = state.log_row[start], state.log_before[start]
         start += 1
         # `before` may itself be gone: an instance in front of it is then looked for from what is left.
-        for r in range(s[op + READS], s[op + READS_STOP], 2):
-            maker = s[s[r] + MAKER]
-            if s[maker + RUNS] < 2 or s[LOGGED] + 1 > LOGS:
+        for r in range(state.op_reads[op], state.op_reads_stop[op]):
+            maker = state.value_maker[state.read_value[r]]
+            if state.op_runs[maker] < 2 or state.logged + 1 > LOGS:
                 continue
-            run = s[maker + LAST] if s[before + OP] == 0 else instance(s, maker, before)
-            if run != 0 and _unread(s, run) and removable(s, run):
-                _logged_delete(s, f, run)
+            run = state.op_last[maker] if state.run_op[before] == 0 else instance(state, maker, before)
+            if run != 0 and _unread(state, run) and removable(state, run):
+                _logged_delete(state, run)
 
 
 @kernel
-def evict(s: Any, f: Any, e: int, before: int, depth: float, worst: int, most: int) -> bool:
+def evict(state: State, e: int, before: int, depth: float, worst: int, most: int) -> bool:
     """Make the outputs of run e again in front of a later run, and those of its inputs that would have to wait for it.
 
     Args:
@@ -171,126 +128,126 @@ def evict(s: Any, f: Any, e: int, before: int, depth: float, worst: int, most: i
         worst: where not 0, inputs that would wait across this run are made again, others held.
         most: runs that are added at most; further inputs are held.
     """
-    start = s[LOGGED]
+    start = state.logged
     last = min(LOGS - 8, start + most)
     if (
-        s[FREE_RUN] == 0
-        or f[COST] + f[COSTS + s[s[e + OP] + ROW]] > f[MOST_COST]
-        or not _may_stand(s, s[e + OP], before, np.bool_(False))
+        state.free_run == 0
+        or state.cost + state.op_cost[state.run_op[e]] > state.most_cost
+        or not _may_stand(state, state.run_op[e], before, np.bool_(False))
     ):
         return False
-    _logged_insert(s, f, s[e + OP], before)
-    while start < s[LOGGED]:
-        made = s[s[LOG] + 3 * start + 1]
+    _logged_insert(state, state.run_op[e], before)
+    while start < state.logged:
+        made = state.log_row[start]
         start += 1
-        op = s[made + OP]
-        for r in range(s[op + READS], s[op + READS_STOP], 2):
-            v = s[r]
-            maker = s[v + MAKER]
-            run = instance(s, maker, made)
-            if run == 0 or s[maker + ONCE] == 1 or s[run + READ + s[v + SLOT]] != made:
+        op = state.run_op[made]
+        for r in range(state.op_reads[op], state.op_reads_stop[op]):
+            v = state.read_value[r]
+            maker = state.value_maker[v]
+            run = instance(state, maker, made)
+            if run == 0 or state.op_once[maker] == 1 or state.run_read[run, state.value_slot[v]] != made:
                 continue
-            if s[run + NEXT] == made or s[LOGGED] >= last or s[FREE_RUN] == 0:
+            if state.run_next[run] == made or state.logged >= last or state.free_run == 0:
                 continue
-            held = last_read_between(s, v, run, made)
-            if s[held + NEXT] == made:
+            held = last_read_between(state, v, run, made)
+            if state.run_next[held] == made:
                 continue
             if worst != 0:
-                if s[held + KEY] >= s[worst + KEY]:
+                if state.run_key[held] >= state.run_key[worst]:
                     continue
-            elif depth < 1.0 and uniform(s) >= depth:
+            elif depth < 1.0 and uniform(state) >= depth:
                 continue
-            if f[COST] + f[COSTS + s[maker + ROW]] > f[MOST_COST]:
+            if state.cost + state.op_cost[maker] > state.most_cost:
                 return False
-            if _may_stand(s, maker, made, np.bool_(False)):
-                _logged_insert(s, f, maker, made)
+            if _may_stand(state, maker, made, np.bool_(False)):
+                _logged_insert(state, maker, made)
     return True
 
 
 @kernel
-def window_start(s: Any, e: int) -> int:
+def window_start(state: State, e: int) -> int:
     """The last of the runs that e reads, and of the older run of its op."""
-    op = s[e + OP]
+    op = state.run_op[e]
     found = HEAD
-    for r in range(s[op + READS], s[op + READS_STOP], 2):
-        run = instance(s, s[s[r] + MAKER], e)
-        if run != 0 and s[run + KEY] > s[found + KEY]:
+    for r in range(state.op_reads[op], state.op_reads_stop[op]):
+        run = instance(state, state.value_maker[state.read_value[r]], e)
+        if run != 0 and state.run_key[run] > state.run_key[found]:
             found = run
-    if s[e + OLDER] != 0 and s[s[e + OLDER] + KEY] > s[found + KEY]:
-        found = s[e + OLDER]
+    if state.run_older[e] != 0 and state.run_key[state.run_older[e]] > state.run_key[found]:
+        found = state.run_older[e]
     return found
 
 
 @kernel
-def window_stop(s: Any, e: int) -> int:
+def window_stop(state: State, e: int) -> int:
     """The first run that reads e, or the next run of its op, or the end."""
-    op = s[e + OP]
-    found = END if s[e + NEWER] == 0 else s[e + NEWER]
-    for v in range(s[op + OUTS], s[op + OUTS_STOP], VALUE):
-        if s[e + READ + s[v + SLOT]] != e:
-            run = first_read(s, v, e, found)
-            if s[run + KEY] < s[found + KEY]:
+    op = state.run_op[e]
+    found = END if state.run_newer[e] == 0 else state.run_newer[e]
+    for v in range(state.op_outs[op], state.op_outs_stop[op]):
+        if state.run_read[e, state.value_slot[v]] != e:
+            run = first_read(state, v, e, found)
+            if state.run_key[run] < state.run_key[found]:
                 found = run
     return found
 
 
 @kernel
-def shift(s: Any, f: Any, e: int, before: int) -> Any:
+def shift(state: State, e: int, before: int) -> int:
     """Move a run in front of another; 0 if it may not go there. Readers must still come after it: the caller chose the
     window.
     """
-    op = s[e + OP]
-    if before == e or s[e + NEXT] == before or s[LOGGED] + 2 > LOGS:
+    op = state.run_op[e]
+    if before == e or state.run_next[e] == before or state.logged + 2 > LOGS:
         return 0
     # Its own first run does not count as one of those it waits for: an op does not read itself.
-    if not _may_stand(s, op, before, s[e + OLDER] == 0):
+    if not _may_stand(state, op, before, state.run_older[e] == 0):
         return 0
-    _logged_delete(s, f, e)
-    return _logged_insert(s, f, op, before)
+    _logged_delete(state, e)
+    return _logged_insert(state, op, before)
 
 
 @kernel
-def pull(s: Any, f: Any, most: int) -> None:
+def pull(state: State, most: int) -> None:
     """After a run moved later: its inputs that nobody else reads follow."""
-    start = s[LOGGED] - 1
-    room = min(LOGS, s[LOGGED] + 2 * most) - 2
-    while start < s[LOGGED] <= room:
-        if s[s[LOG] + 3 * start + 0] == 0:
+    start = state.logged - 1
+    room = min(LOGS, state.logged + 2 * most) - 2
+    while start < state.logged <= room:
+        if state.log_inserted[start] == 0:
             start += 1
             continue
-        moved = s[s[LOG] + 3 * start + 1]
+        moved = state.log_row[start]
         start += 1
-        op = s[moved + OP]
+        op = state.run_op[moved]
         if op == 0:
             continue
-        for r in range(s[op + READS], s[op + READS_STOP], 2):
-            run = instance(s, s[s[r] + MAKER], moved)
-            if run == 0 or s[run + NEXT] == moved or s[LOGGED] > room:
+        for r in range(state.op_reads[op], state.op_reads_stop[op]):
+            run = instance(state, state.value_maker[state.read_value[r]], moved)
+            if run == 0 or state.run_next[run] == moved or state.logged > room:
                 continue
-            if window_stop(s, run) == moved and uniform(s) < 0.8:
-                shift(s, f, run, moved)
+            if window_stop(state, run) == moved and uniform(state) < 0.8:
+                shift(state, run, moved)
 
 
 @kernel
-def push(s: Any, f: Any, most: int) -> None:
+def push(state: State, most: int) -> None:
     """After a run moved earlier: readers that wait for nothing else follow."""
-    start = s[LOGGED] - 1
-    room = min(LOGS, s[LOGGED] + 2 * most) - 2
-    while start < s[LOGGED] <= room:
-        if s[s[LOG] + 3 * start + 0] == 0:
+    start = state.logged - 1
+    room = min(LOGS, state.logged + 2 * most) - 2
+    while start < state.logged <= room:
+        if state.log_inserted[start] == 0:
             start += 1
             continue
-        moved = s[s[LOG] + 3 * start + 1]
+        moved = state.log_row[start]
         start += 1
-        op = s[moved + OP]
+        op = state.run_op[moved]
         if op == 0:
             continue
-        for v in range(s[op + OUTS], s[op + OUTS_STOP], VALUE):
-            if s[moved + READ + s[v + SLOT]] == moved:
+        for v in range(state.op_outs[op], state.op_outs_stop[op]):
+            if state.run_read[moved, state.value_slot[v]] == moved:
                 continue
-            for r in range(s[v + READERS], s[v + READERS_STOP]):
-                run = s[s[r] + FIRST]
-                if run == 0 or s[run + KEY] <= s[moved + KEY] or s[LOGGED] > room:
+            for r in range(state.value_readers[v], state.value_readers_stop[v]):
+                run = state.op_first[state.reader_op[r]]
+                if run == 0 or state.run_key[run] <= state.run_key[moved] or state.logged > room:
                     continue
-                if window_start(s, run) == moved and s[moved + NEXT] != run and uniform(s) < 0.8:
-                    shift(s, f, run, s[moved + NEXT])
+                if window_start(state, run) == moved and state.run_next[moved] != run and uniform(state) < 0.8:
+                    shift(state, run, state.run_next[moved])

@@ -2,114 +2,82 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from planner.kernels import kernel
-
-from planner.kernels.anneal.state import (  # isort: skip
-    AFTER,
-    AFTER_STOP,
-    BYTES,
-    FIRST_OP,
-    KEPT,
-    KEYS,
-    KILLERS,
-    KILLERS_STOP,
-    LATER,
-    LATER_STOP,
-    OPERATION,
-    OPS_STOP,
-    OUTS,
-    OUTS_STOP,
-    READERS,
-    READERS_STOP,
-    READS,
-    READS_STOP,
-    ROW,
-    RUNS,
-    VALUE,
-    VICTIMS,
-    VICTIMS_STOP,
-)
+from planner.kernels import Ints, kernel
+from planner.kernels.anneal.state import KEYS, State
 
 
 @kernel
-def order_by_memory(s: Any, window: int, left: Any, waiting: Any, ready: Any, order: Any) -> int:
+def order_by_memory(state: State, window: int, order: Ints) -> int:
     """Run ops once, each time the ready one after which least is live.
 
     Args:
         window: only ops less than this many rows behind the first that has not run.
-        left [n words of all values], waiting [n], ready [n]: working memory; `left` has one entry a value, by index //
-        VALUE. order [n]: result, op rows.
+        order [n]: result, op rows of the graph.
     Returns:
         how many ran: fewer than there are where the window lets none be ready.
     """
-    first_value = s[OPS_STOP]
-    n = (s[OPS_STOP] - s[FIRST_OP]) // OPERATION
-    for k in range(n):
-        op = s[FIRST_OP] + k * OPERATION
-        waiting[k] = (s[op + READS_STOP] - s[op + READS]) // 2 + s[op + AFTER_STOP] - s[op + AFTER]
-        waiting[k] += s[op + VICTIMS_STOP] - s[op + VICTIMS]
-        for v in range(s[op + OUTS], s[op + OUTS_STOP], VALUE):
-            left[(v - first_value) // VALUE] = s[v + READERS_STOP] - s[v + READERS] + s[v + KEPT]
+    left = np.zeros(state.value_bytes.shape[0], np.int64)  # reads of each value that are to come
+    waiting = np.zeros(state.ops_stop, np.int64)  # for how many things each op waits; -1: it has run, or never runs
+    ready = np.zeros(state.ops_stop, np.int64)
     count = 0
-    done = 0
-    lowest = 0
-    for k in range(n):
-        if s[s[FIRST_OP] + k * OPERATION + RUNS] == 0:
-            waiting[k] = -1  # a resident: it is never run
-        elif waiting[k] == 0:
-            ready[count] = k
+    for op in range(1, state.ops_stop):
+        for v in range(state.op_outs[op], state.op_outs_stop[op]):
+            left[v] = state.value_readers_stop[v] - state.value_readers[v] + state.value_kept[v]
+        waiting[op] = state.op_reads_stop[op] - state.op_reads[op] + state.op_after_stop[op] - state.op_after[op]
+        waiting[op] += state.op_victims_stop[op] - state.op_victims[op]
+        if state.op_runs[op] == 0:
+            waiting[op] = -1  # a resident
+        elif waiting[op] == 0:
+            ready[count] = op
             count += 1
+    done = 0
+    lowest = 1
     while count > 0:
-        while lowest < n and waiting[lowest] == -1:
+        while lowest < state.ops_stop and waiting[lowest] == -1:
             lowest += 1
         chosen = -1
         least = np.int64(KEYS)
         for i in range(count):
-            k = ready[i]
-            if k >= lowest + window:
+            op = ready[i]
+            if op >= lowest + window:
                 continue
-            op = s[FIRST_OP] + k * OPERATION
             change = np.int64(0)
-            for v in range(s[op + OUTS], s[op + OUTS_STOP], VALUE):
-                if left[(v - first_value) // VALUE] > 0:
-                    change += s[v + BYTES]
-            for r in range(s[op + READS], s[op + READS_STOP], 2):
-                if left[(s[r] - first_value) // VALUE] == 1:
-                    change -= s[s[r] + BYTES]
-            if change < least or (change == least and k < ready[chosen]):
+            for v in range(state.op_outs[op], state.op_outs_stop[op]):
+                if left[v] > 0:
+                    change += state.value_bytes[v]
+            for r in range(state.op_reads[op], state.op_reads_stop[op]):
+                if left[state.read_value[r]] == 1:
+                    change -= state.value_bytes[state.read_value[r]]
+            if change < least or (change == least and op < ready[chosen]):
                 least = change
                 chosen = i
         if chosen < 0:
             break
-        k = ready[chosen]
+        op = ready[chosen]
         count -= 1
         ready[chosen] = ready[count]
-        waiting[k] = -1
-        order[done] = k
+        waiting[op] = -1
+        order[done] = op - 1
         done += 1
-        op = s[FIRST_OP] + k * OPERATION
-        for r in range(s[op + READS], s[op + READS_STOP], 2):
-            left[(s[r] - first_value) // VALUE] -= 1
-        for v in range(s[op + OUTS], s[op + OUTS_STOP], VALUE):
-            for r in range(s[v + READERS], s[v + READERS_STOP]):
-                count = _one_less(s, s[r], waiting, ready, count)
-        for r in range(s[op + LATER], s[op + LATER_STOP]):
-            count = _one_less(s, s[r], waiting, ready, count)
-        for r in range(s[op + KILLERS], s[op + KILLERS_STOP]):
-            count = _one_less(s, s[r], waiting, ready, count)
+        for r in range(state.op_reads[op], state.op_reads_stop[op]):
+            left[state.read_value[r]] -= 1
+        for v in range(state.op_outs[op], state.op_outs_stop[op]):
+            for r in range(state.value_readers[v], state.value_readers_stop[v]):
+                count = _one_less(state.reader_op[r], waiting, ready, count)
+        for r in range(state.op_later[op], state.op_later_stop[op]):
+            count = _one_less(state.order_op[r], waiting, ready, count)
+        for r in range(state.op_killers[op], state.op_killers_stop[op]):
+            count = _one_less(state.order_op[r], waiting, ready, count)
     return done
 
 
 @kernel
-def _one_less(s: Any, op: int, waiting: Any, ready: Any, count: int) -> int:
-    """An op waits for one thing less; ready if for none."""
-    k = s[op + ROW]
-    waiting[k] -= 1
-    if waiting[k] == 0:
-        ready[count] = k
+def _one_less(op: int, waiting: Ints, ready: Ints, count: int) -> int:
+    """An op waits for one thing less; it is ready if for none."""
+    waiting[op] -= 1
+    if waiting[op] == 0:
+        ready[count] = op
         count += 1
     return count

@@ -2,72 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from planner.kernels import kernel
+from planner.kernels import Ints, kernel
 from planner.kernels.anneal.liveness import add, memory_at, place_run, repack, unplace_run
-
-from planner.kernels.anneal.state import (  # isort: skip
-    ADDED,
-    BEST,
-    BEST_COST,
-    BEST_EXCESS,
-    BEST_LENGTH,
-    BLOCK,
-    BLOCK_OF,
-    BUDGET,
-    BYTES,
-    COST,
-    COSTS,
-    END,
-    ENDING,
-    EXCESS,
-    FIRST,
-    FIRST_BLOCK,
-    FIRST_OP,
-    FIRST_RUN,
-    FREE_BLOCK,
-    FREE_RUN,
-    HEAD,
-    KEPT,
-    KEY,
-    KEYS,
-    LAST,
-    LOGGED,
-    MAKER,
-    MEMORY,
-    MOST_RUNS,
-    NEWER,
-    NEXT,
-    N_RUNS,
-    OLDER,
-    OP,
-    OPERATION,
-    OPS_STOP,
-    OUTS,
-    OUTS_STOP,
-    PLACE,
-    PREVIOUS,
-    READ,
-    READERS,
-    READERS_STOP,
-    READS,
-    READS_STOP,
-    ROW,
-    RUNS,
-    RUN_WIDTH,
-    SCRATCH,
-    SLOT,
-    STOLEN,
-    VALUE,
-    WORKSPACE,
-)
+from planner.kernels.anneal.state import BLOCK, END, FIRST_RUN, HEAD, KEYS, State
 
 
 @kernel
-def load(s: Any, f: Any, sequence: Any, budget: int) -> None:
+def load(state: State, sequence: Ints, budget: int) -> None:
     """The state of a legal sequence.
 
     Args:
@@ -75,279 +18,282 @@ def load(s: Any, f: Any, sequence: Any, budget: int) -> None:
         budget: bytes, residents apart, above which memory is counted as excess.
     """
     length = sequence.shape[0]
-    for op in range(s[FIRST_OP], s[OPS_STOP], OPERATION):
-        s[op + FIRST] = 0
-        s[op + LAST] = 0
-        s[op + RUNS] = 0
-    s[N_RUNS] = length
-    s[BUDGET] = budget
-    s[LOGGED] = 0
-    s[ENDING] = 0
-    s[FREE_RUN] = 0
-    for k in range(s[MOST_RUNS] - 1, length - 1, -1):
-        e = s[FIRST_RUN] + k * s[RUN_WIDTH]
-        s[e + NEXT] = s[FREE_RUN]
-        s[FREE_RUN] = e
-    s[HEAD + KEY] = 0
-    s[END + KEY] = KEYS
-    scratch = s[SCRATCH]
-    s[scratch : scratch + length + 1] = 0
-    f[COST] = 0.0
+    for op in range(1, state.ops_stop):
+        state.op_first[op] = 0
+        state.op_last[op] = 0
+        state.op_runs[op] = 0
+    state.n_runs = length
+    state.budget = budget
+    state.logged = 0
+    state.ending = 0
+    state.free_run = 0
+    for k in range(state.most_runs - 1, length - 1, -1):
+        e = FIRST_RUN + k
+        state.run_next[e] = state.free_run
+        state.free_run = e
+    state.run_key[HEAD] = 0
+    state.run_key[END] = KEYS
+    state.scratch[: length + 1] = 0
+    state.cost = 0.0
     front = HEAD
     for step in range(length):
-        e = s[FIRST_RUN] + step * s[RUN_WIDTH]
-        op = s[FIRST_OP] + sequence[step] * OPERATION
-        s[e + OP] = op
-        s[e + KEY] = step + 1
-        s[e + PREVIOUS] = front
-        s[front + NEXT] = e
+        e = FIRST_RUN + step
+        op = 1 + sequence[step]
+        state.run_op[e] = op
+        state.run_key[e] = step + 1
+        state.run_previous[e] = front
+        state.run_next[front] = e
         front = e
-        s[e + STOLEN] = 0
-        s[e + OLDER] = s[op + LAST]
-        s[e + NEWER] = 0
-        if s[op + LAST] != 0:
-            s[s[op + LAST] + NEWER] = e
+        state.run_stolen[e] = 0
+        state.run_older[e] = state.op_last[op]
+        state.run_newer[e] = 0
+        if state.op_last[op] != 0:
+            state.run_newer[state.op_last[op]] = e
         else:
-            s[op + FIRST] = e
-        s[op + RUNS] += 1
-        f[COST] += f[COSTS + s[op + ROW]]
-        for r in range(s[op + READS], s[op + READS_STOP], 2):
-            v = s[r]
-            s[s[s[v + MAKER] + LAST] + READ + s[v + SLOT]] = e
-        s[op + LAST] = e
-        for v in range(s[op + OUTS], s[op + OUTS_STOP], VALUE):
-            s[e + READ + s[v + SLOT]] = e
-    s[front + NEXT] = END
-    s[END + PREVIOUS] = front
-    for op in range(s[FIRST_OP], s[OPS_STOP], OPERATION):
-        for v in range(s[op + OUTS], s[op + OUTS_STOP], VALUE):
-            if s[v + KEPT] and s[op + LAST] != 0:
-                s[s[op + LAST] + READ + s[v + SLOT]] = END
-                s[ENDING] += s[v + BYTES]
+            state.op_first[op] = e
+        state.op_runs[op] += 1
+        state.cost += state.op_cost[op]
+        for r in range(state.op_reads[op], state.op_reads_stop[op]):
+            v = state.read_value[r]
+            state.run_read[state.op_last[state.value_maker[v]], state.value_slot[v]] = e
+        state.op_last[op] = e
+        for v in range(state.op_outs[op], state.op_outs_stop[op]):
+            state.run_read[e, state.value_slot[v]] = e
+    state.run_next[front] = END
+    state.run_previous[END] = front
+    for op in range(1, state.ops_stop):
+        for v in range(state.op_outs[op], state.op_outs_stop[op]):
+            if state.value_kept[v] and state.op_last[op] != 0:
+                state.run_read[state.op_last[op], state.value_slot[v]] = END
+                state.ending += state.value_bytes[v]
     for step in range(length):
-        e = s[FIRST_RUN] + step * s[RUN_WIDTH]
-        op = s[e + OP]
-        for v in range(s[op + OUTS], s[op + OUTS_STOP], VALUE):
-            end = s[e + READ + s[v + SLOT]]
-            s[scratch + step] += s[v + BYTES]
-            s[scratch + (length if end == END else s[end + KEY])] -= s[v + BYTES]
+        e = FIRST_RUN + step
+        op = state.run_op[e]
+        for v in range(state.op_outs[op], state.op_outs_stop[op]):
+            end = state.run_read[e, state.value_slot[v]]
+            state.scratch[step] += state.value_bytes[v]
+            state.scratch[(length if end == END else state.run_key[end])] -= state.value_bytes[v]
             if end != END and end != e:
-                for r in range(s[s[end + OP] + READS], s[s[end + OP] + READS_STOP], 2):
-                    if s[r] == v:
-                        s[end + STOLEN] += s[r + 1]
+                for r in range(state.op_reads[state.run_op[end]], state.op_reads_stop[state.run_op[end]]):
+                    if state.read_value[r] == v:
+                        state.run_stolen[end] += state.read_steal[r]
     live = np.int64(0)
     for step in range(length):
-        e = s[FIRST_RUN] + step * s[RUN_WIDTH]
-        live += s[scratch + step]
-        b = s[FIRST_BLOCK] + step // BLOCK * (MEMORY + BLOCK)
-        s[b + ADDED] = 0
-        s[e + BLOCK_OF] = b
-        s[e + PLACE] = step % BLOCK
-        s[b + MEMORY + step % BLOCK] = live + s[s[e + OP] + WORKSPACE] - s[e + STOLEN]
-    repack(s)
+        e = FIRST_RUN + step
+        live += state.scratch[step]
+        b = 1 + step // BLOCK
+        state.block_added[b] = 0
+        state.run_block[e] = b
+        state.run_place[e] = step % BLOCK
+        state.block_memory[b, step % BLOCK] = live + state.op_workspace[state.run_op[e]] - state.run_stolen[e]
+    repack(state)
 
 
 @kernel
-def save(s: Any, f: Any) -> None:
+def save(state: State) -> None:
     """Note the sequence as the best."""
-    run = s[HEAD + NEXT]
+    run = state.run_next[HEAD]
     count = 0
     while run != END:
-        s[s[BEST] + count] = s[s[run + OP] + ROW]
+        state.best[count] = state.run_op[run] - 1
         count += 1
-        run = s[run + NEXT]
-    s[BEST_LENGTH] = count
-    f[BEST_COST] = f[COST]
-    s[BEST_EXCESS] = s[EXCESS]
+        run = state.run_next[run]
+    state.best_length = count
+    state.best_cost = state.cost
+    state.best_excess = state.excess
 
 
 @kernel
-def instance(s: Any, op: int, run: int) -> Any:
+def instance(state: State, op: int, run: int) -> int:
     """The newest run of an op before another run, or 0."""
-    found = s[op + LAST]
-    while found != 0 and s[found + KEY] >= s[run + KEY]:
-        found = s[found + OLDER]
+    found = state.op_last[op]
+    while found != 0 and state.run_key[found] >= state.run_key[run]:
+        found = state.run_older[found]
     return found
 
 
 @kernel
-def last_read_between(s: Any, v: int, start: int, stop: int) -> int:
+def last_read_between(state: State, v: int, start: int, stop: int) -> int:
     """The last run after start and before stop that reads v, or start itself."""
     found = start
-    low, high = s[start + KEY], s[stop + KEY]
-    for r in range(s[v + READERS], s[v + READERS_STOP]):
-        run = s[s[r] + LAST]
-        while run != 0 and s[run + KEY] >= high:
-            run = s[run + OLDER]
-        if run != 0 and s[run + KEY] > low:
-            low = s[run + KEY]
+    low, high = state.run_key[start], state.run_key[stop]
+    for r in range(state.value_readers[v], state.value_readers_stop[v]):
+        run = state.op_last[state.reader_op[r]]
+        while run != 0 and state.run_key[run] >= high:
+            run = state.run_older[run]
+        if run != 0 and state.run_key[run] > low:
+            low = state.run_key[run]
             found = run
     return found
 
 
 @kernel
-def first_read(s: Any, v: int, start: int, stop: int) -> int:
+def first_read(state: State, v: int, start: int, stop: int) -> int:
     """The first run after start and up to stop that reads v, or stop."""
     found = stop
-    low, high = s[start + KEY], s[stop + KEY]
-    for r in range(s[v + READERS], s[v + READERS_STOP]):
-        run = s[s[r] + FIRST]
-        while run != 0 and s[run + KEY] <= low:
-            run = s[run + NEWER]
-        if run != 0 and s[run + KEY] < high:
-            high = s[run + KEY]
+    low, high = state.run_key[start], state.run_key[stop]
+    for r in range(state.value_readers[v], state.value_readers_stop[v]):
+        run = state.op_first[state.reader_op[r]]
+        while run != 0 and state.run_key[run] <= low:
+            run = state.run_newer[run]
+        if run != 0 and state.run_key[run] < high:
+            high = state.run_key[run]
             found = run
     return found
 
 
 @kernel
-def _steal(s: Any, run: int, v: int, sign: int) -> None:
+def _steal(state: State, run: int, v: int, sign: int) -> None:
     """The instance of v that a run reads begins (1) or ceases (-1) to die there: an output may take its place."""
     if run == END:
         return
-    op = s[run + OP]
-    for r in range(s[op + READS], s[op + READS_STOP], 2):
-        if s[r] == v and s[r + 1] > 0:
-            s[run + STOLEN] += sign * s[r + 1]
-            add(s, run, run, -sign * s[r + 1])
+    op = state.run_op[run]
+    for r in range(state.op_reads[op], state.op_reads_stop[op]):
+        if state.read_value[r] == v and state.read_steal[r] > 0:
+            state.run_stolen[run] += sign * state.read_steal[r]
+            add(state, run, run, -sign * state.read_steal[r])
 
 
 @kernel
-def _through(s: Any, run: int) -> Any:
+def _through(state: State, run: int) -> int:
     """Bytes live across the place just before a run."""
     if run == END:
-        return s[ENDING]
-    op = s[run + OP]
-    nbytes = memory_at(s, run) - s[op + WORKSPACE] + s[run + STOLEN]
-    for v in range(s[op + OUTS], s[op + OUTS_STOP], VALUE):
-        nbytes -= s[v + BYTES]
+        return state.ending
+    op = state.run_op[run]
+    nbytes = memory_at(state, run) - state.op_workspace[op] + state.run_stolen[run]
+    for v in range(state.op_outs[op], state.op_outs_stop[op]):
+        nbytes -= state.value_bytes[v]
     return nbytes
 
 
 @kernel
-def insert(s: Any, f: Any, op: int, before: int) -> Any:
+def insert(state: State, op: int, before: int) -> int:
     """A new run of an op in front of a run; 0 where there is no room for one. Legality is the caller's."""
-    if s[FREE_RUN] == 0:
+    if state.free_run == 0:
         return 0
-    if s[FREE_BLOCK] == 0:
-        repack(s)
-    if s[before + KEY] - s[s[before + PREVIOUS] + KEY] < 2:
-        repack(s)
-    through = _through(s, before)
-    e = s[FREE_RUN]
-    s[FREE_RUN] = s[e + NEXT]
-    front = s[before + PREVIOUS]
-    s[e + OP] = op
-    s[e + KEY] = s[front + KEY] + (s[before + KEY] - s[front + KEY]) // 2
-    s[e + PREVIOUS] = front
-    s[e + NEXT] = before
-    s[front + NEXT] = e
-    s[before + PREVIOUS] = e
-    s[e + STOLEN] = 0
-    s[N_RUNS] += 1
-    f[COST] += f[COSTS + s[op + ROW]]
-    place_run(s, e, before, through + s[op + WORKSPACE])
-    older = instance(s, op, e)
-    newer = s[op + FIRST] if older == 0 else s[older + NEWER]
-    s[e + OLDER] = older
-    s[e + NEWER] = newer
+    if state.free_block == 0:
+        repack(state)
+    if state.run_key[before] - state.run_key[state.run_previous[before]] < 2:
+        repack(state)
+    through = _through(state, before)
+    e = state.free_run
+    state.free_run = state.run_next[e]
+    front = state.run_previous[before]
+    state.run_op[e] = op
+    state.run_key[e] = state.run_key[front] + (state.run_key[before] - state.run_key[front]) // 2
+    state.run_previous[e] = front
+    state.run_next[e] = before
+    state.run_next[front] = e
+    state.run_previous[before] = e
+    state.run_stolen[e] = 0
+    state.n_runs += 1
+    state.cost += state.op_cost[op]
+    place_run(state, e, before, through + state.op_workspace[op])
+    older = instance(state, op, e)
+    newer = state.op_first[op] if older == 0 else state.run_newer[older]
+    state.run_older[e] = older
+    state.run_newer[e] = newer
     if older == 0:
-        s[op + FIRST] = e
+        state.op_first[op] = e
     else:
-        s[older + NEWER] = e
+        state.run_newer[older] = e
     if newer == 0:
-        s[op + LAST] = e
+        state.op_last[op] = e
     else:
-        s[newer + OLDER] = e
-    s[op + RUNS] += 1
-    for v in range(s[op + OUTS], s[op + OUTS_STOP], VALUE):
-        k = s[v + SLOT]
+        state.run_older[newer] = e
+    state.op_runs[op] += 1
+    for v in range(state.op_outs[op], state.op_outs_stop[op]):
+        k = state.value_slot[v]
         if older != 0:
-            end = s[older + READ + k]
-            if s[end + KEY] > s[e + KEY]:  # its later reads are of the new instance from now on
-                shorter = last_read_between(s, v, older, e)
-                s[older + READ + k] = shorter
-                s[e + READ + k] = end
-                add(s, s[shorter + NEXT], front, -s[v + BYTES])
+            end = state.run_read[older, k]
+            if state.run_key[end] > state.run_key[e]:  # its later reads are of the new instance from now on
+                shorter = last_read_between(state, v, older, e)
+                state.run_read[older, k] = shorter
+                state.run_read[e, k] = end
+                add(state, state.run_next[shorter], front, -state.value_bytes[v])
                 if shorter != older:
-                    _steal(s, shorter, v, np.int64(1))
+                    _steal(state, shorter, v, np.int64(1))
             else:
-                s[e + READ + k] = e
-                add(s, e, e, s[v + BYTES])
+                state.run_read[e, k] = e
+                add(state, e, e, state.value_bytes[v])
         else:
-            end = END if newer == 0 and s[v + KEPT] else last_read_between(s, v, e, END if newer == 0 else newer)
+            end = (
+                END
+                if newer == 0 and state.value_kept[v]
+                else last_read_between(state, v, e, END if newer == 0 else newer)
+            )
             if end == END:
-                s[ENDING] += s[v + BYTES]
-            s[e + READ + k] = end
-            add(s, e, end, s[v + BYTES])
+                state.ending += state.value_bytes[v]
+            state.run_read[e, k] = end
+            add(state, e, end, state.value_bytes[v])
             if end != e:
-                _steal(s, end, v, np.int64(1))
-    for r in range(s[op + READS], s[op + READS_STOP], 2):
-        v = s[r]
-        maker = s[v + MAKER]
-        run = instance(s, maker, e)
+                _steal(state, end, v, np.int64(1))
+    for r in range(state.op_reads[op], state.op_reads_stop[op]):
+        v = state.read_value[r]
+        maker = state.value_maker[v]
+        run = instance(state, maker, e)
         if run == 0:
             continue
-        k = s[v + SLOT]
-        end = s[run + READ + k]
-        if s[end + KEY] < s[e + KEY]:
+        k = state.value_slot[v]
+        end = state.run_read[run, k]
+        if state.run_key[end] < state.run_key[e]:
             if end != run:
-                _steal(s, end, v, np.int64(-1))
-            s[run + READ + k] = e
-            add(s, s[end + NEXT], e, s[v + BYTES])
-            _steal(s, e, v, np.int64(1))
+                _steal(state, end, v, np.int64(-1))
+            state.run_read[run, k] = e
+            add(state, state.run_next[end], e, state.value_bytes[v])
+            _steal(state, e, v, np.int64(1))
     return e
 
 
 @kernel
-def delete(s: Any, f: Any, e: int) -> None:
+def delete(state: State, e: int) -> None:
     """Take a run out; its reads go to the instance before it."""
-    op = s[e + OP]
-    for r in range(s[op + READS], s[op + READS_STOP], 2):
-        v = s[r]
-        maker = s[v + MAKER]
-        run = instance(s, maker, e)
+    op = state.run_op[e]
+    for r in range(state.op_reads[op], state.op_reads_stop[op]):
+        v = state.read_value[r]
+        maker = state.value_maker[v]
+        run = instance(state, maker, e)
         if run == 0:
             continue
-        k = s[v + SLOT]
-        if s[run + READ + k] == e:
-            end = last_read_between(s, v, run, e)
-            _steal(s, e, v, np.int64(-1))
-            s[run + READ + k] = end
-            add(s, s[end + NEXT], e, -s[v + BYTES])
+        k = state.value_slot[v]
+        if state.run_read[run, k] == e:
+            end = last_read_between(state, v, run, e)
+            _steal(state, e, v, np.int64(-1))
+            state.run_read[run, k] = end
+            add(state, state.run_next[end], e, -state.value_bytes[v])
             if end != run:
-                _steal(s, end, v, np.int64(1))
-    older, newer = s[e + OLDER], s[e + NEWER]
-    for v in range(s[op + OUTS], s[op + OUTS_STOP], VALUE):
-        k = s[v + SLOT]
-        end = s[e + READ + k]
+                _steal(state, end, v, np.int64(1))
+    older, newer = state.run_older[e], state.run_newer[e]
+    for v in range(state.op_outs[op], state.op_outs_stop[op]):
+        k = state.value_slot[v]
+        end = state.run_read[e, k]
         if older != 0:
             if end != e:
-                shorter = s[older + READ + k]
+                shorter = state.run_read[older, k]
                 if shorter != older:
-                    _steal(s, shorter, v, np.int64(-1))
-                s[older + READ + k] = end
-                add(s, s[shorter + NEXT], s[e + PREVIOUS], s[v + BYTES])
+                    _steal(state, shorter, v, np.int64(-1))
+                state.run_read[older, k] = end
+                add(state, state.run_next[shorter], state.run_previous[e], state.value_bytes[v])
         else:
             if end == END:
-                s[ENDING] -= s[v + BYTES]
+                state.ending -= state.value_bytes[v]
             if end != e:
-                _steal(s, end, v, np.int64(-1))
-                add(s, s[e + NEXT], end, -s[v + BYTES])
+                _steal(state, end, v, np.int64(-1))
+                add(state, state.run_next[e], end, -state.value_bytes[v])
     if older == 0:
-        s[op + FIRST] = newer
+        state.op_first[op] = newer
     else:
-        s[older + NEWER] = newer
+        state.run_newer[older] = newer
     if newer == 0:
-        s[op + LAST] = older
+        state.op_last[op] = older
     else:
-        s[newer + OLDER] = older
-    s[op + RUNS] -= 1
-    unplace_run(s, e)
-    s[s[e + PREVIOUS] + NEXT] = s[e + NEXT]
-    s[s[e + NEXT] + PREVIOUS] = s[e + PREVIOUS]
-    s[e + OP] = 0
-    s[e + NEXT] = s[FREE_RUN]
-    s[FREE_RUN] = e
-    s[N_RUNS] -= 1
-    f[COST] -= f[COSTS + s[op + ROW]]
+        state.run_older[newer] = older
+    state.op_runs[op] -= 1
+    unplace_run(state, e)
+    state.run_next[state.run_previous[e]] = state.run_next[e]
+    state.run_previous[state.run_next[e]] = state.run_previous[e]
+    state.run_op[e] = 0
+    state.run_next[e] = state.free_run
+    state.free_run = e
+    state.n_runs -= 1
+    state.cost -= state.op_cost[op]
