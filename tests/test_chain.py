@@ -432,8 +432,8 @@ def test_action_frees_are_those_of_its_twin(digraph: nx.DiGraph, data: st.DataOb
     level = data.draw(st.lists(st.integers(-1, 3), min_size=len(actions), max_size=len(actions)))
     keep = [sorted(data.draw(st.sets(st.integers(0, m - 1), max_size=3))) if m else [] for _ in actions]
     sequence = [op for rows in actions for op in rows]
-    free_ptr, freed = np.zeros(len(sequence) + 1, dtype=np.int64), np.empty(len(sequence) * (2 * m + 8), dtype=np.int64)
-    kernels.action_frees(
+    freed = np.empty(len(sequence) * (2 * m + 8), dtype=np.int64)
+    free_ptr = kernels.action_frees(
         arrays,
         ints(sequence),
         ints(np.cumsum([0, *map(len, actions)])),
@@ -441,8 +441,6 @@ def test_action_frees_are_those_of_its_twin(digraph: nx.DiGraph, data: st.DataOb
         ints(dies),
         ints(np.cumsum([0, *map(len, keep)])),
         ints([v for values in keep for v in values]),
-        np.zeros(m, dtype=np.bool_),
-        free_ptr,
         freed,
     )
     found = [set(freed[a:b].tolist()) for a, b in pairwise(free_ptr)]
@@ -578,12 +576,26 @@ def fronts(table: Any, costs: Any, limit: int, points: int, least: bool) -> list
     for q, (s, t) in enumerate(spans):
         kind[s, t] = q
     result = np.zeros((len(spans) + count, 2, 2, 2), dtype=np.int64)
-    pool_h, pool_c, used = np.empty(1 << 14, dtype=np.int64), np.empty(1 << 14), ints([1])
+    pool_h, pool_c = np.empty(1 << 14, dtype=np.int64), np.empty(1 << 14)
     pool_h[0], pool_c[0] = -(1 << 62), 0.0
-    scratch = np.empty((3, 12 * points + 16), dtype=np.int64), np.empty((3, 12 * points + 16))
-    rest = (limit, points, least, result, pool_h, pool_c, used, *scratch)
-    assert kernels.stretches(table, costs, kind, ints(spans), 0, len(spans), *rest) == len(spans)
-    assert kernels.sweeps(table, kind, count - 1, -1, *rest) == -1
+    chain = kernels.new_chain(
+        table=table,
+        costs=costs,
+        kind=kind,
+        of_kind=ints(spans).reshape(-1, 2),
+        limit=limit,
+        points=points,
+        least=least,
+        fronts=result,
+        pool_h=pool_h,
+        pool_c=pool_c,
+        used=ints([1]),
+        h=np.empty((3, 12 * points + 16), dtype=np.int64),
+        c=np.empty((3, 12 * points + 16)),
+        choice=ints([0] * 4),
+    )
+    assert kernels.stretches(chain, 0, len(spans)) == len(spans)
+    assert kernels.sweeps(chain, count - 1, -1) == -1
     start, size = result[len(spans), 0, 0].tolist()
     at, cost = pool_h[start : start + size].tolist(), pool_c[start : start + size].tolist()
     return [min((c for h, c in zip(at, cost, strict=True) if h <= room), default=math.inf) for room in range(limit + 1)]

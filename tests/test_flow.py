@@ -57,20 +57,19 @@ class Flow:
         self.place = [place[k] for k in range(len(arcs))]
         self.sink, self.excess = np.array(sink, dtype=np.int64), np.array(source, dtype=np.int64)
         self.taken = self.sink.copy()
-        self.scratch = (
-            np.empty(nodes, np.int64),
-            np.empty(nodes, np.int64),
-            np.empty((2, nodes + 2), np.int64),
-            np.empty((3, nodes + 2), np.int64),
+        self.label = np.empty(nodes, np.int64)
+        self.network = flow.new_network(
+            **{name: getattr(self, name) for name in ("first", "to", "mate", "residual", "sink", "excess", "label")},
+            arc=np.empty(nodes, np.int64),
+            active=np.empty((2, nodes + 2), np.int64),
+            level=np.empty((3, nodes + 2), np.int64),
         )
 
     def run(self, most_work: int = 10**9) -> tuple[int, set[int]]:
         """Flow to the sink, and the nodes on the source's side."""
-        while not flow.push(
-            self.first, self.to, self.mate, self.residual, self.sink, self.excess, *self.scratch, most_work
-        ):
+        while not flow.push(self.network, most_work):
             pass
-        return int((self.taken - self.sink).sum()), set(np.flatnonzero(self.scratch[1] > len(self.sink)).tolist())
+        return int((self.taken - self.sink).sum()), set(np.flatnonzero(self.label > len(self.sink)).tolist())
 
 
 def cut_value(side: set[int], arcs: Arcs, source: Sequence[int], sink: Sequence[int]) -> int:
@@ -247,9 +246,9 @@ def test_an_unrolled_run_reads_the_newest_instances(digraph: nx.DiGraph, data: s
     values = sum(len(graph.ops[k].outputs) for k in runs)
     out_ptr, read_ptr = np.empty((2, len(runs) + 1), dtype=np.int64)
     read_value = np.empty(sum(len(graph.ops[k].reads) for k in runs), dtype=np.int64)
-    origin, root, newest = np.empty(values, np.int64), np.empty(values, np.int64), np.empty(len(graph.ops), np.int64)
+    origin, root = np.empty((2, values), np.int64)
     is_output = np.empty(values, np.bool_)
-    unroll.unroll(arrays, np.array(runs), newest, out_ptr, read_ptr, read_value, origin, root, is_output)
+    unroll.unroll(arrays, np.array(runs), out_ptr, read_ptr, read_value, origin, root, is_output)
     instances: list[str] = []
     latest: dict[str, int] = {}
     on: list[int] = []
@@ -290,7 +289,6 @@ def test_restoring_keeps_within_the_room_and_counts_what_is_live(
         live_here,
         rerun,
         order,
-        np.empty(len(storage_rep), dtype=np.int64),
         room,
     )
 

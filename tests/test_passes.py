@@ -24,9 +24,9 @@ from planner.analysis.evaluator import Evaluator
 from planner.kernels import replay_blocks as kernel
 from planner.problem import Problem
 from planner.search.anneal import retention
-from planner.search.block_replay import passes, repeatable
+from planner.search.block_replay import passes, program, repeatable
 from planner.search.greedy import evictions, orders
-from planner.search.lifetimes import State, model_of
+from planner.search.lifetimes import Runs, first_word, model_of
 
 QUICK = settings(suppress_health_check=list(HealthCheck))
 Pass = tuple[int, int, int, int]
@@ -41,61 +41,32 @@ class Bench:
         self.order = self.evaluator.keep_all
         self.names = [graph.ops[row].name for row in self.order]
         self.model = model_of(self.evaluator.encoded.arrays, pinned=False)
-        self.state = State(self.model, most_runs=64, seed=seed)
+        self.runs = Runs(self.model, most_runs=64, random=first_word(seed))
         self.again = repeatable(self.model)
-        self.needed = np.zeros(len(self.model.nbytes), dtype=np.bool_)
-        self.words, self.f = np.zeros(6, dtype=np.int64), np.zeros(2)
         self.residents = int(self.evaluator.encoded.arrays.resident_bytes[0])
+        self.passes: Any = None
 
     def run(
         self, rows: Any, budget: int = 0, *, penalty: float = 0.0, most: float = np.inf, room: int = 5000
     ) -> tuple[float, list[str]]:
         """Cost, and the names of the ops that run."""
-        table = np.array(rows, dtype=np.int64).reshape(-1, 4)
-        stack = np.zeros((3, len(table) + 1), dtype=np.int64)
-        sequence = np.zeros(room, dtype=np.int64)
-        cost = kernel.run_passes(
-            self.model,
-            self.order,
-            self.again,
-            table,
-            len(table),
-            budget,
-            penalty,
-            most,
-            self.needed,
-            stack,
-            sequence,
-            self.words,
-        )
-        return cost, [self.graph.ops[row].name for row in sequence[room - int(self.words[kernel.LENGTH]) :]]
+        table, sequence = np.zeros((3, len(rows), 4), dtype=np.int64), np.zeros(room, dtype=np.int64)
+        table[0] = np.array(rows, dtype=np.int64).reshape(-1, 4)
+        self.passes = program(self.model, self.order, budget, table, sequence)
+        cost = kernel.run_passes(self.model, self.passes, table[0], len(rows), penalty, most)
+        return cost, [self.graph.ops[row].name for row in sequence[room - kernel.numbers(self.passes).length :]]
+
+    def last_excess(self) -> int:
+        """Bytes above the budget, summed over the runs of the last call of `run`."""
+        return kernel.numbers(self.passes).last_excess
 
     def search(self, budget: int, moves: int) -> Any:
-        """The state, one that was tried, and the best passes."""
+        """The passes of the state and the best, and their numbers."""
         table = np.zeros((3, 6, 4), dtype=np.int64)
-        stack, sequence = np.zeros((3, 7), dtype=np.int64), np.zeros(5000, dtype=np.int64)
-        cost, _ = self.run([], budget)
-        self.f[:] = cost
-        self.words[:] = 0
-        self.words[kernel.EXCESS] = self.words[kernel.BEST_EXCESS] = 10**9
-        kernel.search(
-            self.model,
-            self.order,
-            self.again,
-            budget,
-            moves,
-            2.0,
-            0.1,
-            0.2,
-            table,
-            self.needed,
-            stack,
-            sequence,
-            self.words,
-            self.f,
-            self.state.s,
-        )
-        return table
+        passes = program(self.model, self.order, budget, table, np.zeros(5000, dtype=np.int64))
+        kernel.begin(self.model, passes)
+        kernel.search(self.model, passes, moves, 2.0, 0.1, 0.2, self.runs.state)
+        return table[0], table[2], kernel.numbers(passes)
 
 
 @st.composite
@@ -173,7 +144,7 @@ def test_passes_run_what_their_twin_runs_and_their_memory_is_the_judges(
     assert tuple(dict.fromkeys(names)) == tuple(bench.names)  # first runs keep the order
     if plain(bench.graph):
         timeline = naive_timeline(bench.graph, schedule)
-        assert bench.words[kernel.LAST_EXCESS] == sum(max(0, nbytes - bench.residents - budget) for nbytes in timeline)
+        assert bench.last_excess() == sum(max(0, nbytes - bench.residents - budget) for nbytes in timeline)
 
 
 def test_an_input_that_dies_in_place_is_counted_once() -> None:
@@ -185,7 +156,7 @@ def test_an_input_that_dies_in_place_is_counted_once() -> None:
     graph.add_edge("r", "y")
     bench = Bench(lower(graph))
     bench.run([], 0)
-    assert bench.words[kernel.LAST_EXCESS] == 8 + 8 + 9 == sum(naive_timeline(bench.graph, keep_all(bench.graph)))
+    assert bench.last_excess() == 8 + 8 + 9 == sum(naive_timeline(bench.graph, keep_all(bench.graph)))
 
 
 def test_a_sequence_that_costs_too_much_or_finds_no_room_is_given_up() -> None:
@@ -209,18 +180,19 @@ def test_after_any_moves_the_numbers_are_those_of_the_passes(
 ) -> None:
     bench = Bench(lower(digraph), seed=seed)
     budget = (naive_peak(bench.graph, keep_all(bench.graph)) - bench.residents) * percent // 100
-    state, _, best = bench.search(budget, moves)
-    words, f = bench.words.copy(), bench.f.copy()
-    numbers = (kernel.COUNT, kernel.EXCESS, kernel.COST), (kernel.BEST_COUNT, kernel.BEST_EXCESS, kernel.BEST_COST)
-    for table, (count, excess, cost) in zip((state, best), numbers, strict=True):
-        rows = table[: words[count]]
+    state, best, numbers = bench.search(budget, moves)
+    counted = (
+        (numbers.count, numbers.excess, numbers.cost),
+        (numbers.best_count, numbers.best_excess, numbers.best_cost),
+    )
+    for table, (count, excess, cost) in zip((state, best), counted, strict=True):
+        rows = table[:count]
         assert all(-1 <= rows[k, kernel.WITHIN] < k for k in range(len(rows)))
-        if words[excess] < 10**9:  # at least one move was taken
-            assert bench.run(rows, budget)[0] == pytest.approx(f[cost])
-            assert bench.words[kernel.LAST_EXCESS] == words[excess]
-    assert words[kernel.BEST_EXCESS] <= words[kernel.EXCESS]
+        assert bench.run(rows, budget)[0] == pytest.approx(cost)
+        assert bench.last_excess() == excess
+    assert numbers.best_excess <= numbers.excess
     again = Bench(bench.graph, seed=seed)
-    assert np.array_equal(again.search(budget, moves)[2], best)
+    assert np.array_equal(again.search(budget, moves)[1], best)
 
 
 @QUICK
@@ -251,7 +223,7 @@ def test_every_kernel_is_compiled_for_one_signature() -> None:
 
 def found(bench: Bench, budget: int) -> tuple[int, float]:
     """Peak bytes and cost of the last sequence, judged."""
-    sequence = [runs for runs in passes(bench.state, bench.model, bench.order, budget) if runs is not None][-1]
+    sequence = [runs for runs in passes(bench.runs.state, bench.model, bench.order, budget) if runs is not None][-1]
     trace = simulate(bench.graph, bench.evaluator.schedule(sequence))
     return trace.peak_bytes, trace.cost
 
@@ -303,13 +275,13 @@ def long_skips() -> Graph:
 
 def test_parts_run_again_fit_where_single_values_made_again_do_not() -> None:
     bench = Bench(long_skips())
-    bench.state = State(bench.model, most_runs=4 * len(bench.order), seed=0)
+    bench.runs = Runs(bench.model, most_runs=4 * len(bench.order), random=first_word(0))
     peak_bytes, _ = bench.evaluator.evaluate(bench.order) or (0, 0.0)
     budget = 8 * peak_bytes // 10
     bench.order = min(
-        orders(bench.state, bench.model, bench.order), key=lambda order: bench.evaluator.evaluate(order) or (0, 0.0)
+        orders(bench.runs, bench.model, bench.order), key=lambda order: bench.evaluator.evaluate(order) or (0, 0.0)
     )
-    dropped = [runs for runs in evictions(bench.state, bench.model, bench.order, budget) if runs is not None]
+    dropped = [runs for runs in evictions(bench.runs, bench.model, bench.order, budget) if runs is not None]
     assert all((bench.evaluator.evaluate(runs) or (0, 0.0))[0] > budget for runs in dropped)
     fits, cost = found(bench, budget)
     assert fits <= budget
@@ -326,7 +298,7 @@ def test_the_annealing_starts_from_passes_where_nothing_else_fits() -> None:
 def test_the_work_comes_in_parts_and_the_first_that_fits_at_once() -> None:
     bench = Bench(lower(remat.converted(layered(3000, width=35, seed=0))))
     peak_bytes, _ = bench.evaluator.evaluate(bench.order) or (0, 0.0)
-    parts = list(passes(bench.state, bench.model, bench.order, 85 * peak_bytes // 100))
+    parts = list(passes(bench.runs.state, bench.model, bench.order, 85 * peak_bytes // 100))
     judged = [None if runs is None else bench.evaluator.evaluate(runs) for runs in parts]
     fitting = [k for k, pair in enumerate(judged) if pair is not None and pair[0] * 100 <= 85 * peak_bytes]
     assert len(parts) > 10

@@ -207,24 +207,13 @@ class _Measure:
         steps = int(bounds[-1])
         widths = np.diff(self.arrays.out_ptr) + np.diff(self.arrays.read_ptr)
         freed = np.empty(int(widths[sequence].sum()), dtype=np.int64)
-        free_ptr = np.zeros(len(sequence) + 1, dtype=np.int64)
         keep_ptr = np.concatenate(([0], np.cumsum([len(values) for values in script.keep]))).astype(np.int64)
-        needed = np.zeros(len(self.arrays.producer), dtype=np.bool_)
         level = np.array(script.level, dtype=np.int64)
         keep = np.concatenate((*script.keep, self.nothing))
-        kernels.action_frees(
-            self.arrays,
-            sequence[:steps],
-            bounds,
-            level,
-            self.stages.dies,
-            keep_ptr,
-            keep,
-            needed,
-            free_ptr[: steps + 1],
-            freed,
+        free_ptr = kernels.action_frees(
+            self.arrays, sequence[:steps], bounds, level, self.stages.dies, keep_ptr, keep, freed
         )
-        free_ptr[steps + 1 :] = free_ptr[steps]
+        free_ptr = np.append(free_ptr, free_ptr[-1:].repeat(len(sequence) - steps))
         freed = freed[: free_ptr[-1]]
         for place in sorted(script.discards, reverse=True):
             at = bounds[place + 1]  # after the last step of the action

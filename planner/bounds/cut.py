@@ -14,7 +14,17 @@ import numpy as np
 from planner.analysis.arrays import Arrays, Flags, Ints
 from planner.analysis.evaluator import evaluator_of
 from planner.graph import Graph
-from planner.kernels.flow import UNBOUNDED, ancestors, descendants, holders, needs, network, push, working_sets
+from planner.kernels.flow import (
+    UNBOUNDED,
+    ancestors,
+    arcs_of,
+    descendants,
+    holders,
+    needs,
+    new_network,
+    push,
+    working_sets,
+)
 from planner.memory import MemoryModel
 
 _WORK = 20_000_000  # arcs looked at between two looks at Ctrl-C
@@ -140,9 +150,9 @@ class Instant:
         )
         arcs = 2 * (len(arrays.read_value) + m)
         self._first = np.empty(n + m + 1, dtype=np.int64)
-        to, mate, weight = (np.empty(arcs, dtype=np.int64) for _ in range(3))
-        used = network(arrays, storage_rep, after, live_here, self.needed, self._first, to, mate, weight)
-        self._to, self._mate, weight = to[:used].copy(), mate[:used].copy(), weight[:used]
+        table = np.empty((3, arcs), dtype=np.int64)
+        used = arcs_of(arrays, storage_rep, after, live_here, self.needed, self._first, table)
+        self._to, self._mate, weight = (row[:used].copy() for row in table)
         if absent is not None:  # what asks for one of them makes it again: no bytes to pay instead
             weight[(weight >= 0) & absent[weight]] = -1
         self._priced = np.flatnonzero(weight >= 0)
@@ -179,19 +189,19 @@ class Instant:
             residual, sink, excess = start.residual.copy(), start.sink.copy(), start.excess.copy()
             residual[self._priced] += capacity - start.capacity
             excess[:n] += supply - start.supply
-        while not push(
-            self._first,
-            self._to,
-            self._mate,
-            residual,
-            sink,
-            excess,
-            self._arc,
-            self._label,
-            self._active,
-            self._level,
-            _WORK,
-        ):
+        network = new_network(
+            first=self._first,
+            to=self._to,
+            mate=self._mate,
+            residual=residual,
+            sink=sink,
+            excess=excess,
+            arc=self._arc,
+            label=self._label,
+            active=self._active,
+            level=self._level,
+        )
+        while not push(network, _WORK):
             pass
         self._flows = [flow for flow in self._flows if flow.price != price][-3:]
         self._flows.append(_Flow(price, residual, sink, excess, supply, capacity))

@@ -8,41 +8,63 @@ of the original are in `planner.mxnet.nnvm`.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from planner.kernels import kernel
+from planner.kernels import Flags, Ints, kernel
+from planner.kernels.csr import Arrays
+from planner.kernels.structs import StructProxy, StructType, constructor
 
 _LARGEST: Final = 2**63 - 1
 
 
-@kernel
-def count_uses(
-    g: Any,
-    sequence: Any,
-    free_ptr: Any,
-    freed: Any,
-    row_ptr: Any,
-    execution: Any,
-    read_row: Any,
-    kept: Any,
-    uses: Any,
-    free_row: Any,
-) -> int:
-    """Who reads which instance, and how often.
+class Sharing:
+    """A schedule of L steps, the R rows of what it makes, and the blocks that they share."""
 
-    Args:
-        sequence [L], free_ptr [L+1], freed: a schedule. Entries of `freed` that are not live are passed over.
-        row_ptr [L+1]: first row of each step.
-        execution [L]: result, how often the step's op ran before.
-        read_row [reads over the sequence]: result, the row read at each input position.
-        kept [R+m]: result, True where an output was live already, so that the row is a copy for its step.
-        uses [R+m]: result, input positions that read the row, and one more where it is held beyond the last of them.
-        free_row [like freed]: result, the row that a Free stops holding, or -1 where the last read has done so.
+    sequence: Ints  # [L]
+    free_ptr: Ints  # [L+1]
+    freed: Ints  # entries that are not live are passed over
+    row_ptr: Ints  # [L+1]: first row of each step
+    execution: Ints  # [L]: how often the step's op ran before
+    read_row: Ints  # the row read at each input position of each step
+    kept: Flags  # [R+m]: an output was live already, so that the row is a copy for its step
+    uses: Ints  # [R+m]: input positions that read the row, and one more where it is held beyond the last of them
+    free_row: Ints  # the row that each entry of `freed` stops holding, or -1 where the last read has done so
+    colour: Ints  # [L]: a block serves only steps of the colour of the step that released it
+    workspace_bytes: Ints  # [n]: of each op, rounded up to the alignment
+    match_range: int  # how many times larger or smaller than the request a free block may be; 0 never shares
+    # [R+m]: the row whose making allocated the storage under a row; -1: on a resident, or a view not made anew
+    storage: Ints
+    block: Ints  # [R+L]: block of each such row, then of each step's workspace; -1: no bytes
+    end: Ints  # [R]: step after the last of each storage
+    block_bytes: Ints  # [R+L], as the next three
+    block_colour: Ints
+    free_bytes: Ints  # of the free blocks, in ascending order
+    free_block: Ints
+    n_free: int
+
+
+class SharingType(StructType):
+    """The struct in kernels."""
+
+
+class SharingProxy(StructProxy):  # type: ignore[misc]
+    """The struct in Python's hands."""
+
+
+new_sharing = constructor(Sharing, SharingType, SharingProxy)
+
+
+@kernel
+def count_uses(g: Arrays, sharing: Sharing) -> int:
+    """Find who reads which row, and how often: `execution`, `read_row`, `kept`, `uses` and `free_row`.
+
     Returns:
         the first illegal step, or -1; it sees reads of dead values and runs that make nothing, not the rest.
     """
+    sequence, row_ptr, read_row = sharing.sequence, sharing.row_ptr, sharing.read_row
+    kept, uses = sharing.kept, sharing.uses
     n_values = g.producer.shape[0]
     rows = row_ptr[sequence.shape[0]]
     current = np.full(n_values, -1, np.int64)  # row of the newest instance of each value
@@ -54,14 +76,14 @@ def count_uses(
     runs = np.zeros(g.cost.shape[0], np.int64)
     kept[:] = False
     uses[:] = 0
-    free_row[:] = -1
+    sharing.free_row[:] = -1
     for v in range(n_values):
         if g.resident[g.producer[v]]:
             current[v] = rows + v
     reads = 0
     for step in range(sequence.shape[0]):
         op = sequence[step]
-        execution[step] = runs[op]
+        sharing.execution[step] = runs[op]
         runs[op] += 1
         row = row_ptr[step]
         fresh = 0
@@ -95,8 +117,8 @@ def count_uses(
                     root[row] = root[read_row[first_read + g.alias[v]]]
                 born[row] = version[root[row]]
             row += 1
-        for f in range(free_ptr[step], free_ptr[step + 1]):
-            v = freed[f]
+        for f in range(sharing.free_ptr[step], sharing.free_ptr[step + 1]):
+            v = sharing.freed[f]
             if v < 0 or current[v] < 0:
                 continue
             instance = current[v]
@@ -106,7 +128,7 @@ def count_uses(
             ended[instance] = True
             if last[instance] < step:
                 uses[instance] += 1
-                free_row[f] = instance
+                sharing.free_row[f] = instance
     for row in range(rows):
         if not ended[row] and not kept[row]:
             uses[row] += 1  # held to the end, or dropped by an update, which empties the count of the whole storage
@@ -114,17 +136,15 @@ def count_uses(
 
 
 @kernel
-def colour_paths(g: Any, sequence: Any, row_ptr: Any, read_row: Any, colours: int, colour: Any) -> int:
-    """Give the steps of the longest path without a colour one of its own, `colours` - 1 times; the rest gets the last
-    colour.
+def colour_paths(g: Arrays, sharing: Sharing, colours: int) -> int:
+    """Give the steps of the longest path without a colour one of its own, `colours` - 1 times; the rest get the last.
 
     Args:
-        sequence [L], row_ptr [L+1], read_row: as `count_uses` has them.
         colours: most colours, at least 1.
-        colour [L]: result.
     Returns:
         number of colours used.
     """
+    sequence, row_ptr, read_row, colour = sharing.sequence, sharing.row_ptr, sharing.read_row, sharing.colour
     steps = sequence.shape[0]
     rows = row_ptr[steps]
     maker = np.empty(rows, np.int64)
@@ -176,67 +196,69 @@ def colour_paths(g: Any, sequence: Any, row_ptr: Any, read_row: Any, colours: in
 
 
 @kernel
-def _fewer(nbytes: int, free_bytes: Any, free_count: int) -> int:
+def _fewer(sharing: Sharing, nbytes: int) -> int:
     """Free blocks smaller than so many bytes, by bisection; np.searchsorted would cost a second to compile."""
-    low, high = 0, free_count
+    low, high = 0, sharing.n_free
     while low < high:
         middle = (low + high) // 2
-        if free_bytes[middle] < nbytes:
+        if sharing.free_bytes[middle] < nbytes:
             low = middle + 1
         else:
             high = middle
-    return int(low)
+    return low
 
 
 @kernel
-def _find(
-    size: int, colour: int, match_range: int, free_bytes: Any, free_block: Any, free_count: int, block_colour: Any
-) -> int:
+def _find(sharing: Sharing, size: int, colour: int) -> int:
     """Place in the free list of the block to reuse, or -1."""
+    match_range = sharing.match_range
     if match_range == 0:
         return -1
     most = _LARGEST if size > _LARGEST // match_range else size * match_range
-    middle = _fewer(size, free_bytes, free_count)
-    for at in range(middle, free_count):
-        if free_bytes[at] > most:
+    middle = _fewer(sharing, size)
+    for at in range(middle, sharing.n_free):
+        if sharing.free_bytes[at] > most:
             break
-        if block_colour[free_block[at]] == colour:
+        if sharing.block_colour[sharing.free_block[at]] == colour:
             return at
     for at in range(middle - 1, -1, -1):
-        if free_bytes[at] < size // match_range:
+        if sharing.free_bytes[at] < size // match_range:
             break
-        if block_colour[free_block[at]] == colour:
+        if sharing.block_colour[sharing.free_block[at]] == colour:
             return at
     return -1
 
 
 @kernel
-def _give_back(block: int, block_bytes: Any, free_bytes: Any, free_block: Any, free_count: int) -> int:
-    """Put a block behind those of its size in the free list; returns the new length."""
-    at = _fewer(block_bytes[block] + 1, free_bytes, free_count)
-    for k in range(free_count, at, -1):
-        free_bytes[k] = free_bytes[k - 1]
-        free_block[k] = free_block[k - 1]
-    free_bytes[at] = block_bytes[block]
-    free_block[at] = block
-    return free_count + 1
+def _give_back(sharing: Sharing, block: int, colour: int) -> None:
+    """Put a block, now of a colour, behind those of its size in the free list."""
+    if block < 0:
+        return
+    at = _fewer(sharing, sharing.block_bytes[block] + 1)
+    for k in range(sharing.n_free, at, -1):
+        sharing.free_bytes[k] = sharing.free_bytes[k - 1]
+        sharing.free_block[k] = sharing.free_block[k - 1]
+    sharing.free_bytes[at] = sharing.block_bytes[block]
+    sharing.free_block[at] = block
+    sharing.block_colour[block] = colour
+    sharing.n_free += 1
 
 
 @kernel
-def _lawful(
-    g: Any,
-    op: int,
-    pair: int,
-    first_read: int,
-    read_row: Any,
-    storage: Any,
-    count: int,
-    use: int,
-    free_row: Any,
-    start: int,
-    stop: int,
-) -> bool:
+def _take(sharing: Sharing, at: int) -> int:
+    """The block at a place in the free list, which is free no more."""
+    block = sharing.free_block[at]
+    sharing.n_free -= 1
+    for k in range(at, sharing.n_free):
+        sharing.free_bytes[k] = sharing.free_bytes[k + 1]
+        sharing.free_block[k] = sharing.free_block[k + 1]
+    return block
+
+
+@kernel
+def _lawful(g: Arrays, sharing: Sharing, step: int, pair: int, first_read: int, count: int, use: int) -> bool:
     """The part of rule 10 that looks at all reads of the op and at the frees right after it."""
+    op, read_row, storage = sharing.sequence[step], sharing.read_row, sharing.storage
     slot = storage[read_row[first_read + g.pair_in[pair]]]
     value = g.read_value[g.read_ptr[op] + g.pair_in[pair]]
     remaining = count
@@ -252,54 +274,28 @@ def _lawful(
             return False
     if g.pair_identity[pair] and use > 0:
         return True
-    for f in range(start, stop):
-        if free_row[f] >= 0 and storage[free_row[f]] == slot:
+    for f in range(sharing.free_ptr[step], sharing.free_ptr[step + 1]):
+        if sharing.free_row[f] >= 0 and storage[sharing.free_row[f]] == slot:
             remaining -= 1
-    dies: bool = remaining == 0
-    return dies
+    return remaining == 0
 
 
 @kernel
-def share(
-    g: Any,
-    sequence: Any,
-    free_ptr: Any,
-    row_ptr: Any,
-    read_row: Any,
-    kept: Any,
-    uses: Any,
-    free_row: Any,
-    colour: Any,
-    workspace_bytes: Any,
-    match_range: int,
-    storage: Any,
-    block: Any,
-    end: Any,
-    block_bytes: Any,
-) -> tuple[int, int]:
-    """One pass in execution order with a use count for every storage.
+def share(g: Arrays, sharing: Sharing) -> tuple[int, int]:
+    """One pass in execution order with a use count for every storage: `storage`, `block`, `end` and `block_bytes`.
 
-    Args:
-        sequence [L], free_ptr [L+1], row_ptr, read_row, kept, uses, free_row: a schedule, and what `count_uses` says of
-        it. colour [L]: a block serves only steps of the colour of the step that released it.
-        workspace_bytes [n]: of each op, rounded up to the alignment.
-        match_range: how many times larger or smaller than the request a free block may be; 0 never shares.
-        storage [R+m]: result, the row whose making allocated the storage under a row; -1: on a resident, or a view not
-        made anew. block [R+L]: result, block of each such row, then of each step's workspace; -1: no bytes.
-        end [R]: result, step after the last of each storage.
-        block_bytes [R+L]: result.
     Returns:
         number of blocks, and number of in-place pairs taken.
     """
+    sequence, row_ptr, read_row = sharing.sequence, sharing.row_ptr, sharing.read_row
+    kept, uses, free_row, colour = sharing.kept, sharing.uses, sharing.free_row, sharing.colour
+    storage, block, end, workspace_bytes = sharing.storage, sharing.block, sharing.end, sharing.workspace_bytes
     steps = sequence.shape[0]
-    rows = row_ptr[steps]
+    rows = int(row_ptr[steps])
     count = np.zeros(rows, np.int64)
     raw = np.zeros(rows, np.int64)
     taken = np.full(rows, -1, np.int64)  # step at which it was last updated or taken in place
     settled = np.zeros(rows, np.bool_)  # rule 10 has found its pair
-    block_colour = np.zeros(rows + steps, np.int64)
-    free_bytes = np.empty(rows + steps, np.int64)
-    free_block = np.empty(rows + steps, np.int64)
     most_outputs = 0
     for op in range(g.cost.shape[0]):
         most_outputs = max(most_outputs, g.out_ptr[op + 1] - g.out_ptr[op])
@@ -307,8 +303,7 @@ def share(
     storage[:] = -1
     block[:] = -1
     end[:] = -1
-    # 0, but not as a literal: those have a type of their own, and helpers a second signature
-    free_count = first_read = row_ptr[0]
+    first_read = np.int64(0)
     blocks = 0
     pairs = 0
     for step in range(steps):
@@ -340,19 +335,7 @@ def share(
                 continue
             if taken[slot] == step or raw[slot] != g.raw_bytes[v]:
                 continue
-            if _lawful(
-                g,
-                op,
-                pair,
-                first_read,
-                read_row,
-                storage,
-                count[slot],
-                uses[row],
-                free_row,
-                free_ptr[step],
-                free_ptr[step + 1],
-            ):
+            if _lawful(g, sharing, step, pair, first_read, count[slot], uses[row]):
                 settled[row] = True
                 taken[slot] = step
                 if uses[row] > 0 and (count[slot] == 1 or g.pair_identity[pair]):
@@ -384,20 +367,16 @@ def share(
         for at in range(waiting):
             k = missing[at]
             size = workspace_bytes[op] if k < 0 else g.storage_bytes[first_out + k]
-            found = _find(size, colour[step], match_range, free_bytes, free_block, free_count, block_colour)
+            found = _find(sharing, size, colour[step])
             if found < 0:
                 chosen = blocks
-                block_bytes[chosen] = size
+                sharing.block_bytes[chosen] = size
                 blocks += 1
             else:
-                chosen = free_block[found]
-                block_bytes[chosen] = max(block_bytes[chosen], size)
-                for other in range(found, free_count - 1):
-                    free_bytes[other] = free_bytes[other + 1]
-                    free_block[other] = free_block[other + 1]
-                free_count -= 1
+                chosen = _take(sharing, found)
+                sharing.block_bytes[chosen] = max(sharing.block_bytes[chosen], size)
             block[rows + step if k < 0 else first_row + k] = chosen
-        frees = free_ptr[step + 1] - free_ptr[step]
+        frees = sharing.free_ptr[step + 1] - sharing.free_ptr[step]
         # inputs in order, then outputs, then what is freed later than read
         for turn in range(reads + last_row - first_row + frees):
             spent = 1
@@ -407,19 +386,15 @@ def share(
                 slot = storage[first_row + turn - reads]
                 spent = 0
             else:
-                storage_rep = free_row[free_ptr[step] + turn - reads - (last_row - first_row)]
+                storage_rep = free_row[sharing.free_ptr[step] + turn - reads - (last_row - first_row)]
                 slot = storage[storage_rep] if storage_rep >= 0 else -1
             if slot < 0:
                 continue
             count[slot] -= spent
             if count[slot] == 0 and end[slot] < 0:
                 end[slot] = step + 1
-                if block[slot] >= 0:
-                    block_colour[block[slot]] = colour[step]
-                    free_count = _give_back(block[slot], block_bytes, free_bytes, free_block, free_count)
-        if block[rows + step] >= 0:
-            block_colour[block[rows + step]] = colour[step]
-            free_count = _give_back(block[rows + step], block_bytes, free_bytes, free_block, free_count)
+                _give_back(sharing, block[slot], colour[step])
+        _give_back(sharing, block[rows + step], colour[step])
         first_read += reads
     for row in range(rows):
         if end[row] < 0:

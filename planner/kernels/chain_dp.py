@@ -8,83 +8,89 @@ step function of headroom: points of rising headroom and falling cost, in a pool
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from planner.kernels import kernel
+from planner.kernels import Floats, Ints, kernel
+from planner.kernels.csr import Arrays
+from planner.kernels.replay import turn_round
+from planner.kernels.structs import StructProxy, StructType, constructor
 
 #: Columns of the stage table. Rises are bytes above what is live when an action starts, deltas what it leaves; *_KEPT:
 #: the cut before the stage outlives the action, *_GONE: it does not, if nobody in the stage needs it. OUT: the cut
-#: after the stage is live already.
-CUT_BEFORE: Final = 0  # bytes of the cut before the stage
-CUT_AFTER: Final = 1
-READS_AFTER: Final = 2  # its backward ops read the cut after it
-SAVES: Final = 3  # its backward ops read values inside it
-FREE: Final = 4  # its backward ops can run, whatever is made again included, without the cut before
-FREE_OUT: Final = 5
-ADVANCE_KEPT: Final = 6
-ADVANCE_GONE: Final = 7
-ALL_GONE: Final = 8
-ALL_KEPT: Final = 9
-ALL_DELTA_GONE: Final = 10
-ALL_DELTA_KEPT: Final = 11
-BACK_GONE: Final = 12
-BACK_KEPT: Final = 13
-LEAF_GONE: Final = 14
-LEAF_KEPT: Final = 15
-LEAF_OUT_GONE: Final = 16
-LEAF_OUT_KEPT: Final = 17
-LEAF_DELTA: Final = 18
-LEAF_OUT_DELTA: Final = 19
-NET: Final = 20  # what its backward ops leave, cuts apart
-FIRST_KEPT: Final = 21
-FIRST_GONE: Final = 22
-FIRST_DELTA: Final = 23  # the cut before kept
-FIRST_ALL_GONE: Final = 24
-FIRST_ALL_KEPT: Final = 25
-FIRST_ALL_DELTA_GONE: Final = 26
-FIRST_ALL_DELTA_KEPT: Final = 27
-FIRST_NET: Final = 28  # NET, and what its first run leaves for good
-COLUMNS: Final = 29
+#: after the stage is live already. READS_AFTER: its backward ops read the cut after it; SAVES: values inside it; FREE:
+#: they can run, whatever is made again included, without the cut before. NET: what they leave, cuts apart; FIRST_NET:
+#: and what the first run of the stage leaves for good. FIRST_DELTA: with the cut before kept.
+(
+    CUT_BEFORE, CUT_AFTER, READS_AFTER, SAVES, FREE, FREE_OUT,
+    ADVANCE_KEPT, ADVANCE_GONE, ALL_GONE, ALL_KEPT, ALL_DELTA_GONE, ALL_DELTA_KEPT, BACK_GONE, BACK_KEPT,
+    LEAF_GONE, LEAF_KEPT, LEAF_OUT_GONE, LEAF_OUT_KEPT, LEAF_DELTA, LEAF_OUT_DELTA, NET,
+    FIRST_KEPT, FIRST_GONE, FIRST_DELTA, FIRST_ALL_GONE, FIRST_ALL_KEPT, FIRST_ALL_DELTA_GONE, FIRST_ALL_DELTA_KEPT,
+    FIRST_NET, COLUMNS,
+) = range(30)  # fmt: skip
 RERUN_COLUMNS: Final = 21  # of the table, what a stretch that runs again depends on
 #: Columns of the costs.
-ADVANCE_COST: Final = 0
-ALL_COST: Final = 1
-LEAF_COST: Final = 2
-LEAF_OUT_COST: Final = 3
+ADVANCE_COST, ALL_COST, LEAF_COST, LEAF_OUT_COST = range(4)
+
+
+class Chain:
+    """A chain of L stages with K kinds of stretches, and the fronts found so far."""
+
+    table: Ints  # [L, COLUMNS]
+    costs: Floats  # [L, 4]
+    kind: Ints  # [L, L]: row of `of_kind` for stages s to t; equal stretches have one
+    of_kind: Ints  # [K, 2]: s and t of each, by length
+    limit: int  # the largest headroom of interest
+    points: int  # that a front may have; one with more is thinned
+    least: bool  # only the least headroom matters
+    # [K + L, 2, 2, 2]: start and count in the pool, by whether the cut before must outlive the stretch, and by whether
+    # the cut after it is live already
+    fronts: Ints
+    pool_h: Ints  # headroom of each point; point 0 has cost 0 at any headroom
+    pool_c: Floats
+    used: Ints  # [1]: points in the pool
+    h: Ints  # [3, 12 * points + 16], as `c`: row 0 has a front in the making, the others are scratch
+    c: Floats
+    # [4]: the cut to go on to, -1 to keep all of the first stage, -2 to do the last at once; whether that cut outlives
+    # the stages after it; bytes above the start once it is reached, and once those stages are done
+    choice: Ints
+
+
+class ChainType(StructType):
+    """The struct in kernels."""
+
+
+class ChainProxy(StructProxy):  # type: ignore[misc]
+    """The struct in Python's hands."""
+
+
+new_chain = constructor(Chain, ChainType, ChainProxy)
 
 
 @kernel
 def action_frees(
-    g: Any,
-    sequence: Any,
-    bounds: Any,
-    level: Any,
-    dies: Any,
-    keep_ptr: Any,
-    keep: Any,
-    needed: Any,
-    free_ptr: Any,
-    freed: Any,
-) -> None:
-    """Frees of a sequence of actions, each a stretch of steps that states what of the values it touches is live after
-    it.
+    g: Arrays, sequence: Ints, bounds: Ints, level: Ints, dies: Ints, keep_ptr: Ints, keep: Ints, freed: Ints
+) -> Ints:
+    """Frees of a sequence of actions, each a stretch of steps that states which values it touches live on after it.
 
     Args:
         sequence [L]: ops. bounds [a+1]: first step of each action.
         level [a], dies [m]: a value is freed in an action whose level is at least that at which it dies.
         keep_ptr [a+1], keep: values that an action leaves live all the same.
-        needed [m]: scratch flags, False.
-        free_ptr [L+1], freed [sum of reads and outputs over the sequence]: CSR result.
+        freed [sum of reads and outputs over the sequence]: result.
+    Returns:
+        free_ptr [L+1]: where the frees of each step begin in `freed`.
     """
-    used = 0
+    needed = np.zeros(g.producer.shape[0], np.bool_)
+    free_ptr = np.zeros(sequence.shape[0] + 1, np.int64)
+    used = np.int64(0)
     for a in range(level.shape[0] - 1, -1, -1):
         for k in range(keep_ptr[a], keep_ptr[a + 1]):
             needed[keep[k]] = True
         for step in range(bounds[a + 1] - 1, bounds[a] - 1, -1):
             op = sequence[step]
-            free_ptr[step + 1] = used  # counted from the end; turned round below
+            free_ptr[step + 1] = used  # counted from the end
             for v in range(g.out_ptr[op], g.out_ptr[op + 1]):
                 if not needed[v] and not g.never_freed[v] and dies[v] <= level[a]:
                     freed[used] = v
@@ -104,19 +110,12 @@ def action_frees(
                 needed[g.read_value[r]] = False
         for k in range(keep_ptr[a], keep_ptr[a + 1]):
             needed[keep[k]] = False
-    for k in range(used // 2):
-        other = used - 1 - k
-        freed[k], freed[other] = freed[other], freed[k]
-    shifted = 0
-    for step in range(sequence.shape[0]):
-        following = used - free_ptr[step + 1]
-        free_ptr[step] = shifted
-        shifted = following
-    free_ptr[sequence.shape[0]] = used
+    turn_round(free_ptr, freed, used)
+    return free_ptr
 
 
 @kernel
-def _find(pool_h: Any, start: int, count: int, headroom: int) -> int:
+def _find(pool_h: Ints, start: int, count: int, headroom: int) -> int:
     """The last point of a front within a headroom, as its place in the pool, or -1."""
     low, high = start, start + count
     while low < high:
@@ -130,33 +129,18 @@ def _find(pool_h: Any, start: int, count: int, headroom: int) -> int:
 
 @kernel
 def _lower(
-    pool_h: Any,
-    pool_c: Any,
-    one: Any,
-    shift_one: int,
-    two: Any,
-    shift_two: int,
-    cost: float,
-    floor: int,
-    limit: int,
-    points: int,
-    least: bool,
-    h: Any,
-    c: Any,
-    count: int,
+    chain: Chain, one: Ints, shift_one: int, two: Ints, shift_two: int, cost: float, floor: int, count: int
 ) -> int:
     """The lower envelope of a front and `cost` + two others, shifted to the right; the count of points after it.
 
     Args:
         one, two [2]: start and count of the two fronts in the pool.
-        floor, limit: the sum is defined from floor on; nothing above limit is wanted.
-        points: more than eight times as many are thinned.
-        least: only the first point is wanted.
-        h [3, *], c [3, *]: row 0 has the front, the others are scratch.
+        floor: the sum is defined from there on.
     """
+    pool_h, pool_c, h, c = chain.pool_h, chain.pool_c, chain.h, chain.c
+    limit = chain.limit
     if one[1] == 0 or two[1] == 0:
         return count
-    whole = limit
     i, j = one[0], two[0]
     stop_one, stop_two = i + one[1], j + two[1]
     at = max(floor, pool_h[i] + shift_one, pool_h[j] + shift_two)
@@ -178,7 +162,7 @@ def _lower(
             limit = min(limit, h[0, end] - 1)
         if at > limit:
             return count
-    if least:
+    if chain.least:
         if count == 0 or at < h[0, 0]:
             h[0, 0] = at
             c[0, 0] = cost
@@ -237,14 +221,15 @@ def _lower(
         h[0, begin + k] = h[2, k]
         c[0, begin + k] = c[2, k]
     count += moved
-    return _thin(h, c, count, whole, points) if count > 8 * points else count
+    return _thin(chain, count) if count > 8 * chain.points else count
 
 
 @kernel
-def _thin(h: Any, c: Any, count: int, limit: int, points: int) -> int:
+def _thin(chain: Chain, count: int) -> int:
     """Keep the first point, and of every 1 / `points` of the range of headroom the cheapest."""
+    h, c = chain.h, chain.c
     first = h[0, 0]
-    width = (limit - first) // points + 1
+    width = (chain.limit - first) // chain.points + 1
     kept = 1
     for k in range(1, count):
         last_of_cell = k + 1 == count or (h[0, k + 1] - first) // width != (h[0, k] - first) // width
@@ -256,38 +241,24 @@ def _thin(h: Any, c: Any, count: int, limit: int, points: int) -> int:
 
 
 @kernel
-def _store(start: Any, pool_h: Any, pool_c: Any, used: Any, h: Any, c: Any, count: int) -> None:
-    """Put a front into the pool."""
-    start[0] = used[0]
+def _store(chain: Chain, start: Ints, count: int) -> None:
+    """Put a front into the pool, thinned where it has too many points."""
+    if count > chain.points:
+        count = _thin(chain, count)
+    start[0] = chain.used[0]
     start[1] = count
     for k in range(count):
-        pool_h[used[0] + k] = h[0, k]
-        pool_c[used[0] + k] = c[0, k]
-    used[0] += count
+        chain.pool_h[start[0] + k] = chain.h[0, k]
+        chain.pool_c[start[0] + k] = chain.c[0, k]
+    chain.used[0] += count
 
 
 @kernel
-def _cut_again(
-    table: Any,
-    costs: Any,
-    kind: Any,
-    fronts: Any,
-    pool_h: Any,
-    pool_c: Any,
-    s: int,
-    t: int,
-    outlives: int,
-    out: int,
-    limit: int,
-    points: int,
-    least: Any,
-    h: Any,
-    c: Any,
-    choice: Any,
-) -> Any:
+def _cut_again(chain: Chain, s: int, t: int, outlives: int, out: int) -> int:
     """The front of a stretch of several stages: do its last, keep everything of its first, or go on to a cut and keep
     that.
     """
+    table, costs, kind, fronts = chain.table, chain.costs, chain.kind, chain.fronts
     zero = np.array([0, 1])
     none, count = np.int64(0), np.int64(0)
     tail = np.inf
@@ -296,8 +267,8 @@ def _cut_again(
         delta = table[t, LEAF_DELTA + out]
         floor = table[t, LEAF_GONE + 2 * out]
         cost = costs[t, LEAF_COST + out]
-        count = _lower(pool_h, pool_c, below, delta, zero, none, cost, floor, limit, points, least, h, c, count)
-        tail = _note(c, count, tail, choice, np.int64(-2), none, delta, none)
+        count = _lower(chain, below, delta, zero, none, cost, floor, count)
+        tail = _note(chain, count, tail, np.int64(-2), none, delta, none)
     net = 0  # of the stages after the cut
     for u in range(s + 1, t + 1):
         net += table[u, NET]
@@ -308,10 +279,8 @@ def _cut_again(
         then = delta + net - (0 if stays else table[s, CUT_AFTER]) - after
         floor = max(table[s, ALL_GONE + outlives], then + table[s, BACK_GONE + outlives])
         above = fronts[kind[s + 1, t], stays, out]
-        count = _lower(
-            pool_h, pool_c, above, delta, zero, none, costs[s, ALL_COST], floor, limit, points, least, h, c, count
-        )
-        tail = _note(c, count, tail, choice, np.int64(-1), np.int64(stays), delta, then)
+        count = _lower(chain, above, delta, zero, none, costs[s, ALL_COST], floor, count)
+        tail = _note(chain, count, tail, np.int64(-1), np.int64(stays), delta, then)
     needless = True  # stages s to k - 1 need not be run from the cut before s
     cost = 0.0
     kept, gone = table[s, ADVANCE_KEPT], table[s, ADVANCE_GONE]
@@ -328,29 +297,16 @@ def _cut_again(
             right = fronts[kind[k + 1, t], stays, out]
             left = fronts[kind[s, k], outlives, stays]
             floor = gone if drops else kept
-            count = _lower(pool_h, pool_c, right, delta, left, then, cost, floor, limit, points, least, h, c, count)
-            tail = _note(c, count, tail, choice, k, stays, delta, then)
+            count = _lower(chain, right, delta, left, then, cost, floor, count)
+            tail = _note(chain, count, tail, k, stays, delta, then)
         needless = needless and table[k, FREE] != 0
     return count
 
 
 @kernel
-def _cut_first(
-    table: Any,
-    kind: Any,
-    fronts: Any,
-    pool_h: Any,
-    pool_c: Any,
-    s: int,
-    outlives: int,
-    limit: int,
-    points: int,
-    least: Any,
-    h: Any,
-    c: Any,
-    choice: Any,
-) -> Any:
+def _cut_first(chain: Chain, s: int, outlives: int) -> int:
     """The same of stages s to the last, whose forward part runs for the first time and costs nothing extra."""
+    table, kind, fronts = chain.table, chain.kind, chain.fronts
     stages = table.shape[0]
     base = fronts.shape[0] - stages
     zero = np.array([0, 1])
@@ -363,14 +319,14 @@ def _cut_first(
     floor = table[s, FIRST_ALL_GONE + outlives]
     if s == stages - 1:
         floor = max(floor, delta + table[s, BACK_GONE + outlives])
-        return _lower(pool_h, pool_c, zero, none, zero, none, 0.0, floor, limit, points, least, h, c, count)
+        return _lower(chain, zero, none, zero, none, 0.0, floor, count)
     if table[s, SAVES]:
         stays = 1 if table[s, READS_AFTER] else 0
         then = delta + net - (0 if stays else table[s, CUT_AFTER])
         floor = max(floor, then + table[s, BACK_GONE + outlives])
         above = fronts[base + s + 1, stays, 0]
-        count = _lower(pool_h, pool_c, above, delta, zero, none, 0.0, floor, limit, points, least, h, c, count)
-        tail = _note(c, count, tail, choice, np.int64(-1), np.int64(stays), delta, then)
+        count = _lower(chain, above, delta, zero, none, 0.0, floor, count)
+        tail = _note(chain, count, tail, np.int64(-1), np.int64(stays), delta, then)
     needless = True
     kept, gone = table[s, FIRST_KEPT], table[s, FIRST_GONE]
     live = table[s, FIRST_DELTA]  # above the start, after stage k
@@ -387,27 +343,23 @@ def _cut_first(
             right = fronts[base + k + 1, stays, 0]
             left = fronts[kind[s, k], outlives, stays]
             floor = gone if drops else kept
-            count = _lower(pool_h, pool_c, right, delta, left, then, 0.0, floor, limit, points, least, h, c, count)
-            tail = _note(c, count, tail, choice, k, stays, delta, then)
+            count = _lower(chain, right, delta, left, then, 0.0, floor, count)
+            tail = _note(chain, count, tail, k, stays, delta, then)
         needless = needless and table[k, FREE] != 0
     return count
 
 
 @kernel
-def _note(c: Any, count: int, tail: float, choice: Any, k: int, stays: int, delta: int, then: int) -> float:
+def _note(chain: Chain, count: int, tail: float, k: int, stays: int, delta: int, then: int) -> float:
     """Remember a choice that lowered the last point of the front, which is what the largest headroom buys."""
-    if count == 0 or c[0, count - 1] >= tail:
+    if count == 0 or chain.c[0, count - 1] >= tail:
         return tail
-    choice[0] = k
-    choice[1] = stays
-    choice[2] = delta
-    choice[3] = then
-    lowered: float = c[0, count - 1]
-    return lowered
+    chain.choice[0], chain.choice[1], chain.choice[2], chain.choice[3] = k, stays, delta, then
+    return chain.c[0, count - 1]
 
 
 @kernel
-def _minds(table: Any, s: int) -> bool:
+def _minds(table: Ints, s: int) -> bool:
     """Whether stretches from stage s on differ by whether the cut before them outlives them; never asked where it
     cannot.
     """
@@ -428,168 +380,75 @@ def _minds(table: Any, s: int) -> bool:
 
 
 @kernel
-def stretches(
-    table: Any,
-    costs: Any,
-    kind: Any,
-    of_kind: Any,
-    first: int,
-    last: int,
-    limit: int,
-    points: int,
-    least: bool,
-    fronts: Any,
-    pool_h: Any,
-    pool_c: Any,
-    used: Any,
-    h: Any,
-    c: Any,
-) -> int:
-    """Fronts of stretches whose forward part runs again: from the cut before them, and the gradient after them, to the
-    gradient before.
+def stretches(chain: Chain, first: int, last: int) -> int:
+    """Fronts of stretches whose forward part runs again, from the gradient after them to the gradient before.
 
     Args:
-        table [L, COLUMNS], costs [L, 4]: the stages.
-        kind [L, L]: row of `of_kind` for stages s to t; equal stretches have one. of_kind [K, 2]: s and t of each, by
-        length.
         first, last: kinds to do now.
-        limit: the largest headroom of interest. points: of a front; one with more is thinned.
-        least: only the least headroom matters.
-        fronts [K + L, 2, 2, 2]: result: start and count in the pool, by whether the cut before must outlive the
-        stretch, and by
-            whether the cut after it is live already.
-        pool_h, pool_c: points; point 0 has cost 0 at any headroom. used [1].
-        h, c [3, 12 * points + 16]: scratch.
     Returns:
         the first kind not done, where the pool is full.
     """
+    table, fronts = chain.table, chain.fronts
     zero, none = np.array([0, 1]), np.int64(0)
-    choice = np.empty(4, np.int64)
     for q in range(first, last):
-        s, t = of_kind[q, 0], of_kind[q, 1]
-        outs = 2 if table[t, READS_AFTER] else 1
-        if used[0] + 4 * (points + 2) > pool_h.shape[0]:
+        s, t = chain.of_kind[q, 0], chain.of_kind[q, 1]
+        if chain.used[0] + 4 * (chain.points + 2) > chain.pool_h.shape[0]:
             return q
-        for out in range(outs):
+        for out in range(2 if table[t, READS_AFTER] else 1):
             for outlives in range(2):
                 if outlives == 1 and not _minds(table, s):
                     for part in range(2):  # a copied slice would cost two seconds to compile
                         fronts[q, 1, out, part] = fronts[q, 0, out, part]
                     continue
-                cost = costs[t, LEAF_COST + out]
-                count = none
                 if s == t:
+                    cost = chain.costs[t, LEAF_COST + out]
                     rise = table[t, LEAF_GONE + 2 * out + (0 if table[t, FREE + out] else outlives)]
-                    count = _lower(
-                        pool_h, pool_c, zero, none, zero, none, cost, rise, limit, points, least, h, c, count
-                    )
+                    count = _lower(chain, zero, none, zero, none, cost, rise, none)
                 else:
-                    count = _cut_again(
-                        table,
-                        costs,
-                        kind,
-                        fronts,
-                        pool_h,
-                        pool_c,
-                        s,
-                        t,
-                        outlives,
-                        out,
-                        limit,
-                        points,
-                        least,
-                        h,
-                        c,
-                        choice,
-                    )
-                if count > points:
-                    count = _thin(h, c, count, limit, points)
-                _store(fronts[q, outlives, out], pool_h, pool_c, used, h, c, count)
+                    count = _cut_again(chain, s, t, outlives, out)
+                _store(chain, fronts[q, outlives, out], count)
     return last
 
 
 @kernel
-def sweeps(
-    table: Any,
-    kind: Any,
-    first: int,
-    last: int,
-    limit: int,
-    points: int,
-    least: bool,
-    fronts: Any,
-    pool_h: Any,
-    pool_c: Any,
-    used: Any,
-    h: Any,
-    c: Any,
-) -> int:
-    """Fronts of stages s to the last whose forward part runs for the first time, last s first: the front of s is row K
-    + s.
+def sweeps(chain: Chain, first: int, last: int) -> int:
+    """Fronts of stages s to the last whose forward part runs for the first time, last s first: s has row K + s.
 
     Args:
         first, last: stages to do now, down from first and without last; `stretches` says what the others are.
     Returns:
         the stage that comes next; last where all are done.
     """
-    choice = np.empty(4, np.int64)
+    table, fronts = chain.table, chain.fronts
     base = fronts.shape[0] - table.shape[0]
     for s in range(first, last, -1):
-        if used[0] + 2 * (points + 2) > pool_h.shape[0]:
+        if chain.used[0] + 2 * (chain.points + 2) > chain.pool_h.shape[0]:
             return s
         for outlives in range(2):
             if outlives == 1 and not _minds(table, s):
                 for part in range(2):
                     fronts[base + s, 1, 0, part] = fronts[base + s, 0, 0, part]
                 continue
-            count = _cut_first(table, kind, fronts, pool_h, pool_c, s, outlives, limit, points, least, h, c, choice)
-            if count > points:
-                count = _thin(h, c, count, limit, points)
-            _store(fronts[base + s, outlives, 0], pool_h, pool_c, used, h, c, count)
+            _store(chain, fronts[base + s, outlives, 0], _cut_first(chain, s, outlives))
     return last
 
 
 @kernel
-def choose(
-    table: Any,
-    costs: Any,
-    kind: Any,
-    fronts: Any,
-    pool_h: Any,
-    pool_c: Any,
-    s: int,
-    t: int,
-    outlives: int,
-    out: int,
-    rerun: bool,
-    headroom: int,
-    points: int,
-    h: Any,
-    c: Any,
-    choice: Any,
-) -> bool:
-    """The cheapest way to do a stretch of several stages within a headroom, from the fronts of the shorter ones.
+def choose(chain: Chain, s: int, t: int, outlives: int, out: int, rerun: bool, headroom: int) -> bool:
+    """Find the cheapest way to do a stretch of several stages within a headroom, from the fronts of the shorter ones.
 
-    Args:
-        choice [4]: result: the cut to go on to, -1 to keep all of the first stage, -2 to do the last at once; whether
-        that cut outlives
-            the stages after it; bytes above the start once it is reached, and once those stages are done.
+    `chain.choice` is the result, `chain.limit` is the headroom from now on.
     Returns:
         whether there is any.
     """
-    every = np.bool_(False)  # no literal, which would have `_lower` compiled once more
-    if rerun:
-        count = _cut_again(
-            table, costs, kind, fronts, pool_h, pool_c, s, t, outlives, out, headroom, points, every, h, c, choice
-        )
-    else:
-        count = _cut_first(table, kind, fronts, pool_h, pool_c, s, outlives, headroom, points, every, h, c, choice)
-    any_way: bool = count > 0
-    return any_way
+    chain.limit = headroom
+    chain.least = False
+    count = _cut_again(chain, s, t, outlives, out) if rerun else _cut_first(chain, s, outlives)
+    return count > 0
 
 
 @kernel
-def binomial_table(extra: Any, advance: Any, mixed: bool) -> None:
+def binomial_table(extra: Ints, advance: Ints, mixed: bool) -> None:
     """Least forwards for every number of steps and slots, by the recurrence.
 
     Args:

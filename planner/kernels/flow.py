@@ -7,18 +7,18 @@ Source and sink are not nodes: `excess` holds what the source sends, `sink` what
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from planner.kernels import kernel
+from planner.kernels import Flags, Ints, kernel
+from planner.kernels.csr import Arrays
+from planner.kernels.structs import StructProxy, StructType, constructor
 
 #: A capacity that is never reached: sums of flows stay below it, and twice it is still an int64.
 UNBOUNDED = 1 << 61
 
 
 @kernel
-def descendants(g: Any, row: int, found: Any) -> None:
+def descendants(g: Arrays, row: int, found: Flags) -> None:
     """Mark the op `row` and every op that cannot run for the first time before it has: through reads and order-only
     edges.
     """
@@ -34,7 +34,7 @@ def descendants(g: Any, row: int, found: Any) -> None:
 
 
 @kernel
-def ancestors(g: Any, row: int, found: Any) -> None:
+def ancestors(g: Arrays, row: int, found: Flags) -> None:
     """Mark every op that must have run before the first run of `row`, residents apart."""
     found[:] = False
     found[row] = True
@@ -52,7 +52,7 @@ def ancestors(g: Any, row: int, found: Any) -> None:
 
 
 @kernel
-def holders(g: Any, storage_rep: Any) -> None:
+def holders(g: Arrays, storage_rep: Ints) -> None:
     """For each value, the value whose storage stands for its own: itself, what it is a view of, or -1 where it costs no
     bytes.
 
@@ -85,7 +85,7 @@ def holders(g: Any, storage_rep: Any) -> None:
 
 
 @kernel
-def working_sets(g: Any, storage_rep: Any, seen: Any, working_bytes: Any) -> None:
+def working_sets(g: Arrays, storage_rep: Ints, seen: Ints, working_bytes: Ints) -> None:
     """Bytes at each op's step that nothing avoids: residents, inputs, fresh outputs, workspace; in-place is granted
     wherever sizes allow.
 
@@ -113,7 +113,7 @@ def working_sets(g: Any, storage_rep: Any, seen: Any, working_bytes: Any) -> Non
 
 
 @kernel
-def needs(g: Any, storage_rep: Any, after: Any, live_here: Any, needed: Any) -> None:
+def needs(g: Arrays, storage_rep: Ints, after: Flags, live_here: Flags, needed: Flags) -> None:
     """Mark the holders that ops still to run for the first time, and the outputs at the end, ask for.
 
     Args:
@@ -133,21 +133,45 @@ def needs(g: Any, storage_rep: Any, after: Any, live_here: Any, needed: Any) -> 
             needed[storage_rep[v]] = True
 
 
+class Network:
+    """Arcs of k nodes, both directions of each, and a flow on them."""
+
+    first: Ints  # [k+1]: CSR of the arcs that leave each node
+    to: Ints
+    mate: Ints  # the other direction of each arc
+    residual: Ints  # what each arc can still carry
+    sink: Ints  # [k], as are excess, arc and label
+    excess: Ints
+    arc: Ints  # the arc of each node to look at next
+    label: Ints  # above k after `push`: the node is on the source's side of a least cut
+    active: Ints  # [2, k+2]: the first node with excess of each label, and the next of each node
+    level: Ints  # [3, k+2]: the first node of each label, and the next and the previous of each node
+
+
+class NetworkType(StructType):
+    """The struct in kernels."""
+
+
+class NetworkProxy(StructProxy):  # type: ignore[misc]
+    """The struct in Python's hands."""
+
+
+new_network = constructor(Network, NetworkType, NetworkProxy)
+
+
 @kernel
-def network(
-    g: Any, storage_rep: Any, after: Any, live_here: Any, needed: Any, first: Any, to: Any, mate: Any, weight: Any
+def arcs_of(
+    g: Arrays, storage_rep: Ints, after: Flags, live_here: Flags, needed: Flags, first: Ints, arcs: Ints
 ) -> int:
     """Arcs of the closure problem of one instant, as CSR with both directions of each.
 
     "Run again" demands what the op reads (unbounded); "at hand" but not run again costs the storage's bytes. A needed
-    value is at the
-    source: what demands it is no arc, and its bytes are the source's arc to its op.
+    value is at the source: what demands it is no arc, and its bytes are the source's arc to its op.
 
     Args:
         needed [m]: see `needs`.
-        first [n + m + 1], to, mate, weight [2 * (reads + m)]: result; mate is the other direction of an arc; weight is
-        -1 on an
-            unbounded arc, the holder's row on one that costs its bytes, -2 on the backward directions.
+        first [n + m + 1], arcs [3, 2 * (reads + m)]: result: the node an arc goes to, its other direction, and its
+            weight: -1 if unbounded, the holder's row if it costs its bytes, -2 on the backward directions.
     Returns:
         number of arcs.
     """
@@ -167,7 +191,7 @@ def network(
                     first[op + 1] += 1
                     first[n + h + 1] += 1
                 else:
-                    _arc(op, n + h, none, first, to, mate, weight)
+                    _arc(op, n + h, none, first, arcs)
         for h in range(m):
             if storage_rep[h] != h or live_here[h] or needed[h] or after[g.producer[h]]:
                 continue
@@ -175,7 +199,7 @@ def network(
                 first[n + h + 1] += 1
                 first[g.producer[h] + 1] += 1
             else:
-                _arc(n + h, g.producer[h], h, first, to, mate, weight)
+                _arc(n + h, g.producer[h], h, first, arcs)
         if count:
             for node in range(n + m):
                 first[node + 1] += first[node]
@@ -186,20 +210,20 @@ def network(
 
 
 @kernel
-def _arc(tail: int, head: int, kind: int, first: Any, to: Any, mate: Any, weight: Any) -> None:
+def _arc(tail: int, head: int, kind: int, first: Ints, arcs: Ints) -> None:
     forth, back = first[tail], first[head]
     first[tail] += 1
     first[head] += 1
-    to[forth], to[back] = head, tail
-    mate[forth], mate[back] = back, forth
-    weight[forth], weight[back] = kind, -2
+    arcs[0, forth], arcs[0, back] = head, tail
+    arcs[1, forth], arcs[1, back] = back, forth
+    arcs[2, forth], arcs[2, back] = kind, -2
 
 
 @kernel
-def _label_all(
-    first: Any, to: Any, mate: Any, residual: Any, sink: Any, excess: Any, arc: Any, label: Any, active: Any, level: Any
-) -> int:
+def _label_all(network: Network) -> int:
     """Exact distances to the sink, by breadth-first search; returns the largest label of a node with excess."""
+    first, to, mate, residual = network.first, network.to, network.mate, network.residual
+    sink, label, active, level = network.sink, network.label, network.active, network.level
     nodes = sink.shape[0]
     label[:] = nodes + 1
     active[0, :] = -1
@@ -207,7 +231,7 @@ def _label_all(
     queue = active[1]  # no node is active while labels are made
     filled = 0
     for node in range(nodes):
-        arc[node] = first[node]
+        network.arc[node] = first[node]
         if sink[node] > 0:
             label[node] = 1
             queue[filled] = node
@@ -227,7 +251,7 @@ def _label_all(
         if label[node] <= nodes:
             _enter(node, label[node], level)
     for node in range(nodes):
-        if label[node] <= nodes and excess[node] > 0:
+        if label[node] <= nodes and network.excess[node] > 0:
             active[1, node] = active[0, label[node]]
             active[0, label[node]] = node
             highest = max(highest, label[node])
@@ -235,7 +259,7 @@ def _label_all(
 
 
 @kernel
-def _enter(node: int, height: int, level: Any) -> None:
+def _enter(node: int, height: int, level: Ints) -> None:
     """Put a node on the list of its label: level[0] the first of each label, level[1] and level[2] the next and the
     previous.
     """
@@ -248,7 +272,7 @@ def _enter(node: int, height: int, level: Any) -> None:
 
 
 @kernel
-def _exit(node: int, height: int, level: Any) -> None:
+def _exit(node: int, height: int, level: Ints) -> None:
     """Take a node off the list of its label."""
     following, previous = level[1, node], level[2, node]
     if previous >= 0:
@@ -260,39 +284,26 @@ def _exit(node: int, height: int, level: Any) -> None:
 
 
 @kernel
-def push(
-    first: Any,
-    to: Any,
-    mate: Any,
-    residual: Any,
-    sink: Any,
-    excess: Any,
-    arc: Any,
-    label: Any,
-    active: Any,
-    level: Any,
-    most_work: int,
-) -> bool:
+def push(network: Network, most_work: int) -> bool:
     """Send what excess can reach the sink: highest label first, labels made anew from time to time, cut off at gaps.
 
     Flow that is there already is kept, so after raising capacities (`residual`, `excess`, `sink`) the call goes on from
-    where the one
-    before ended. Excess that cannot reach the sink stays where it is: that is enough for the cut.
+    where the one before ended. Excess that cannot reach the sink stays where it is: that is enough for the cut.
 
     Args:
-        first [k+1], to, mate, residual: arcs, and what each can still carry.
-        sink [k], excess [k]: see the module.
-        arc [k], label [k], active [2, k+2], level [3, k+2]: working memory.
         most_work: arcs looked at before it returns.
     Returns:
-        True if the flow is a largest one; label > k then marks the nodes on the source's side of a least cut.
+        True if the flow is a largest one.
     Source: Cherkassky & Goldberg 1997, "On implementing the push-relabel method for the maximum flow problem".
     """
+    first, to, mate, residual = network.first, network.to, network.mate, network.residual
+    sink, excess, arc = network.sink, network.excess, network.arc
+    label, active, level = network.label, network.active, network.level
     nodes = sink.shape[0]
     period = 2 * nodes + to.shape[0]
     total = 0
     work = 0
-    highest = _label_all(first, to, mate, residual, sink, excess, arc, label, active, level)
+    highest = _label_all(network)
     while highest > 0:
         node = active[0, highest]
         if node < 0:
@@ -353,8 +364,8 @@ def push(
         if work > period:
             total += work
             work = 0
-            highest = _label_all(first, to, mate, residual, sink, excess, arc, label, active, level)
+            highest = _label_all(network)
             if total > most_work and highest > 0:
                 return False
-    _label_all(first, to, mate, residual, sink, excess, arc, label, active, level)
+    _label_all(network)
     return True

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from planner.kernels import kernel
+from planner.kernels import Flags, Ints, kernel
+from planner.kernels.csr import Arrays
 
 
 @kernel
-def mirror(g: Any, sequence: Any, rerun: Any, forward: Any, result: Any) -> int:
+def mirror(g: Arrays, sequence: Ints, rerun: Flags, forward: Flags, result: Ints) -> int:
     """Run marked ops again, just in time, so that nothing made before a first run of the forward part is read after it.
 
     First runs of the forward part read whatever there is. Anything else that reads a value of a marked op finds one of
@@ -58,7 +57,7 @@ def mirror(g: Any, sequence: Any, rerun: Any, forward: Any, result: Any) -> int:
 
 
 @kernel
-def read_runs(g: Any, sequence: Any, needed: Any, runs: Any, keep: Any) -> None:
+def read_runs(g: Arrays, sequence: Ints, needed: Flags, runs: Ints, keep: Flags) -> None:
     """Which runs of a sequence are first ones, or make something that is read before its op runs again.
 
     Args:

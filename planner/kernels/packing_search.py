@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from planner.kernels import kernel
+from planner.kernels import Ints, kernel
+from planner.kernels.structs import StructProxy, StructType, constructor
 
 #: What `descend` returns; after the last two it can be called again.
-PACKED: Final = 1
-EXHAUSTED: Final = 2
-PAUSED: Final = 3
-CROWDED: Final = 4
+PACKED, EXHAUSTED, PAUSED, CROWDED = 1, 2, 3, 4
 
-#: Entries of `state`: depth, head and length of the agenda, length of the first two trails, nodes, work, if it has
-#: begun, and length of the third trail.
 STATE: Final = 9
 
 #: Columns of a frame: slice of members, slice of sections, offset and buffer last tried, chosen buffer, whether it had
@@ -27,40 +23,78 @@ FRAME: Final = 14
 AGENDA: Final = 9
 
 
+class Search:
+    """Buffers of one core, and a search among their packings that can be paused.
+
+    Trails have what was overwritten: a row, and the number before. They are of at least 2 (m + s) rows.
+    """
+
+    size: Ints  # [m], in one unit, as are alignment and fixed
+    alignment: Ints
+    fixed: Ints  # [m]: an offset, or -1 where free
+    first: Ints  # [m]: sections, half-open, none empty
+    last: Ints
+    base: Ints  # [m]: ties are broken by this permutation
+    by_load: bool  # and before that, by the load of a buffer's busiest section
+    capacity: int  # units
+    load: Ints  # [m]: of the busiest section
+    minimum: Ints  # [m]: the offset a buffer cannot go below
+    placed: Ints  # [m]: offset, or -1; in the end the packing
+    member: Ints  # [m]: buffers by component
+    floor: Ints  # [s]: lowest unit that is free
+    fresh: Ints  # [s]: its next value
+    left: Ints  # [s]: units not yet placed
+    crossing: Ints  # [s + 1]: buffers not yet placed that cross each boundary
+    raised: Ints  # [., 2]: trail of `minimum`
+    lifted: Ints  # [., 2]: trail of `floor`
+    loaded: Ints  # [., 2]: trail of `load`
+    frame: Ints  # [m + 2, FRAME]
+    agenda: Ints  # [2 m + s + 2, AGENDA]
+    # [STATE]: depth, head and length of the agenda, length of the first two trails, nodes, work, 1 if it has begun,
+    # and length of the third trail; all zero at first
+    state: Ints
+
+
+class SearchType(StructType):
+    """The struct in kernels."""
+
+
+class SearchProxy(StructProxy):  # type: ignore[misc]
+    """The struct in Python's hands."""
+
+
+new_search = constructor(Search, SearchType, SearchProxy)
+
+
 @kernel
 def _divide(
-    begin: int,
-    end: int,
-    start: int,
-    stop: int,
+    search: Search,
+    members: tuple[int, int],
+    sections: tuple[int, int],
     offset: int,
     tried: int,
     depth: int,
-    first: Any,
-    last: Any,
-    by_load: bool,
-    capacity: int,
-    load: Any,
-    member: Any,
-    floor: Any,
-    left: Any,
-    crossing: Any,
-    agenda: Any,
-    entries: int,
     head: int,
-    loaded: Any,
+    entries: int,
     loads: int,
 ) -> tuple[int, int, int]:
-    """Put the components of what is left in a slice of members on the agenda, the fullest first; arguments as in
-    `descend`.
+    """Put the components of what is left in a slice of members on the agenda, the fullest first.
 
+    Args:
+        members, sections: begin and end of the slices.
+        offset, tried: where to go on from in a component that is all there is.
+        depth: frame that the components come from.
     Returns:
         length and head of the agenda, and length of the trail of loads.
     """
+    begin, end = members
+    start, stop = sections
+    first, last, load, member = search.first, search.last, search.load, search.member
+    left, agenda, loaded = search.left, search.agenda, search.loaded
     pieces = entries
     lower = begin
     for s in range(start + 1, stop + 1):
-        if s < stop and crossing[s] > 0:
+        if s < stop and search.crossing[s] > 0:
             continue
         upper = lower
         for p in range(lower, end):
@@ -70,19 +104,12 @@ def _divide(
                 member[upper] = i
                 upper += 1
         if upper > lower:
-            spare = capacity
+            spare = search.capacity
             for t in range(start, s):
                 if left[t] > 0:
-                    spare = min(spare, capacity - left[t] - max(floor[t], offset))
-            agenda[entries, 0] = lower
-            agenda[entries, 1] = upper
-            agenda[entries, 2] = start
-            agenda[entries, 3] = s
-            agenda[entries, 4] = offset
-            agenda[entries, 5] = tried
-            agenda[entries, 6] = depth
-            agenda[entries, 7] = -2
-            agenda[entries, 8] = spare
+                    spare = min(spare, search.capacity - left[t] - max(search.floor[t], offset))
+            for column, entry in enumerate((lower, upper, start, s, offset, tried, depth, -2, spare)):
+                agenda[entries, column] = entry
             entries += 1
             lower = upper
         start = s
@@ -97,11 +124,10 @@ def _divide(
         # Components are searched from their lowest offset again, and by the loads of what is left of them.
         for e in range(pieces, entries):
             agenda[e, 5] = -1
-        if by_load:
+        if search.by_load:
             for p in range(begin, end):
                 i = member[p]
-                loaded[loads, 0] = i
-                loaded[loads, 1] = load[i]
+                loaded[loads, 0], loaded[loads, 1] = i, load[i]
                 loads += 1
                 load[i] = 0
                 for s in range(first[i], last[i]):
@@ -110,31 +136,7 @@ def _divide(
 
 
 @kernel
-def descend(
-    size: Any,
-    alignment: Any,
-    fixed: Any,
-    first: Any,
-    last: Any,
-    base: Any,
-    by_load: bool,
-    capacity: int,
-    work_limit: int,
-    load: Any,
-    minimum: Any,
-    placed: Any,
-    member: Any,
-    floor: Any,
-    fresh: Any,
-    left: Any,
-    crossing: Any,
-    raised: Any,
-    lifted: Any,
-    loaded: Any,
-    frame: Any,
-    agenda: Any,
-    state: Any,
-) -> int:
+def descend(search: Search, work_limit: int) -> int:
     """Place buffers bottom up, each on top of a neighbour, never lower than the one before.
 
     Every packing can be pushed down until each buffer rests on another or on the ground, so these are enough. Where no
@@ -142,25 +144,17 @@ def descend(
     that of both.
 
     Args:
-        size [m], alignment [m], fixed [m]: in one unit; `fixed` is -1 where free.
-        first [m], last [m]: sections, half-open, none empty.
-        base [m], by_load: ties are broken by this permutation; `by_load`: by the load of a buffer's busiest section
-        before that.
-        capacity: units.
         work_limit: rows of buffers and sections looked at, all calls together, after which it pauses.
-        load [m], minimum [m], placed [m], member [m]: scratch: of the busiest section, the offset a buffer cannot go
-        below, its offset or
-            -1, and buffers by component; in the end `placed` is the packing.
-        floor [s], fresh [s], left [s], crossing [s + 1]: scratch: lowest unit that is free, its next value, units not
-        yet placed, and
-            buffers not yet placed that cross each boundary.
-        raised [., 2], lifted [., 2], loaded [., 2]: trails of `minimum`, `floor` and `load`, of at least 2 (m + s)
-        rows. frame [m + 2, FRAME], agenda [2 m + s + 2, AGENDA]: stacks.
-        state [STATE]: all zero at the first call.
     Returns:
         PACKED, EXHAUSTED (proven: there is no packing), PAUSED, or CROWDED: a trail needs more rows.
     Source: the search of MiniMalloc (Moffitt 2023), with another order of its checks, no sorting and no recursion.
     """
+    size, alignment, fixed = search.size, search.alignment, search.fixed
+    first, last, base, capacity = search.first, search.last, search.base, search.capacity
+    load, minimum, placed, member = search.load, search.minimum, search.placed, search.member
+    floor, fresh, left, crossing = search.floor, search.fresh, search.left, search.crossing
+    raised, lifted, loaded = search.raised, search.lifted, search.loaded
+    frame, state = search.frame, search.state
     m = size.shape[0]
     sections = left.shape[0]
     dividing = state[7] == 0  # what is left of a slice of members goes on the agenda
@@ -185,83 +179,38 @@ def descend(
         for s in range(sections):
             if left[s] > capacity:
                 return EXHAUSTED
-    depth = state[0]
-    head = state[1]
-    entries = state[2]
-    raises = state[3]
-    lifts = state[4]
-    loads = state[8]
+    depth, head, entries, raises, lifts, loads = state[0], state[1], state[2], state[3], state[4], state[8]
     # First the whole. These are no literals: those have types of their own, and `_divide` would be compiled for each.
-    begin, end, start, stop, offset, chosen = (
-        np.int64(0),
-        np.int64(m),
-        np.int64(0),
-        np.int64(sections),
-        np.int64(0),
-        np.int64(-1),
-    )
+    begin, end, start, stop = np.int64(0), np.int64(m), np.int64(0), np.int64(sections)
+    offset, chosen = np.int64(0), np.int64(-1)
     opening = depth < 0  # the next component is taken from the agenda
     while True:
         if dividing:
             entries, head, loads = _divide(
-                begin,
-                end,
-                start,
-                stop,
-                offset,
-                chosen,
-                depth,
-                first,
-                last,
-                by_load,
-                capacity,
-                load,
-                member,
-                floor,
-                left,
-                crossing,
-                agenda,
-                entries,
-                head,
-                loaded,
-                loads,
+                search, (begin, end), (start, stop), offset, chosen, depth, head, entries, loads
             )
             dividing = False
             opening = True
         if opening:
             if head < 0:
-                state[0] = depth
-                state[1] = head
+                state[0], state[1] = depth, head
                 return PACKED
             depth += 1
             for column in range(6):
-                frame[depth, column] = agenda[head, column]
-            frame[depth, 8] = agenda[head, 6]
-            head = agenda[head, 7]
-            frame[depth, 9] = head
-            frame[depth, 10] = entries
-            frame[depth, 11] = raises
-            frame[depth, 12] = lifts
-            frame[depth, 13] = loads
-            frame[depth, 6] = -1
+                frame[depth, column] = search.agenda[head, column]
+            frame[depth, 6], frame[depth, 8] = -1, search.agenda[head, 6]
+            head = search.agenda[head, 7]
+            frame[depth, 9], frame[depth, 10] = head, entries
+            frame[depth, 11], frame[depth, 12], frame[depth, 13] = raises, lifts, loads
             opening = False
         room = min(raised.shape[0] - raises, lifted.shape[0] - lifts, loaded.shape[0] - loads)
         if state[6] > work_limit or room < m + sections:
-            state[0] = depth
-            state[1] = head
-            state[2] = entries
-            state[3] = raises
-            state[4] = lifts
-            state[8] = loads
+            state[0], state[1], state[2], state[3], state[4], state[8] = depth, head, entries, raises, lifts, loads
             return PAUSED if room >= m + sections else CROWDED
         # The next buffer to try here: the lowest after the last, of those the busiest; none above the lowest end any
         # buffer could have.
-        begin = frame[depth, 0]
-        end = frame[depth, 1]
-        start = frame[depth, 2]
-        stop = frame[depth, 3]
-        tried_offset = frame[depth, 4]
-        tried = frame[depth, 5]
+        begin, end, start, stop = frame[depth, 0], frame[depth, 1], frame[depth, 2], frame[depth, 3]
+        tried_offset, tried = frame[depth, 4], frame[depth, 5]
         line = capacity + 1
         chosen = -1
         offset = capacity + 1
@@ -286,12 +235,8 @@ def descend(
         failed = chosen < 0 or offset >= line
         if not failed:
             state[5] += 1
-            frame[depth, 4] = offset
-            frame[depth, 5] = chosen
-            frame[depth, 6] = chosen
-            top = offset + size[chosen]
-            born = first[chosen]
-            dies = last[chosen]
+            frame[depth, 4], frame[depth, 5], frame[depth, 6] = offset, chosen, chosen
+            top, born, dies = offset + size[chosen], first[chosen], last[chosen]
             good = True
             for s in range(born, dies):
                 if top + left[s] - size[chosen] > capacity:
@@ -317,9 +262,7 @@ def descend(
                         member[end - 1] = chosen
                         break
                 placed[chosen] = offset
-                neighbours = 0
-                touched = born
-                beyond = dies
+                neighbours, touched, beyond = 0, born, dies
                 for p in range(begin, end - 1):
                     i = member[p]
                     if first[i] < dies and born < last[i]:
@@ -329,8 +272,7 @@ def descend(
                             if low + size[i] > capacity or fixed[i] >= 0:
                                 good = False
                                 break
-                            raised[raises, 0] = i
-                            raised[raises, 1] = minimum[i]
+                            raised[raises, 0], raised[raises, 1] = i, minimum[i]
                             raises += 1
                             minimum[i] = low
                             touched = min(touched, first[i])
@@ -353,8 +295,7 @@ def descend(
                             state[6] += min(last[i], beyond) - max(first[i], touched)
                     for s in range(touched, beyond):
                         if fresh[s] > floor[s]:
-                            lifted[lifts, 0] = s
-                            lifted[lifts, 1] = floor[s]
+                            lifted[lifts, 0], lifted[lifts, 1] = s, floor[s]
                             lifts += 1
                             floor[s] = fresh[s]
                             if left[s] > 0 and floor[s] + left[s] > capacity:
@@ -388,10 +329,7 @@ def descend(
                     floor[lifted[row, 0]] = lifted[row, 1]
                 for row in range(loads - 1, frame[d, 13] - 1, -1):
                     load[loaded[row, 0]] = loaded[row, 1]
-                raises = frame[d, 11]
-                lifts = frame[d, 12]
-                loads = frame[d, 13]
-            head = frame[depth, 9]
-            entries = frame[depth, 10]
+                raises, lifts, loads = frame[d, 11], frame[d, 12], frame[d, 13]
+            head, entries = frame[depth, 9], frame[depth, 10]
             failed = failed and frame[depth, 7] == 0
             undone = failed

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from planner.kernels import kernel
+from planner.kernels import Ints, kernel
 
 
 @kernel
-def _insert(node: int, low: int, high: int, head: Any, pool: Any, state: Any) -> None:
+def _insert(node: int, low: int, high: int, head: Ints, pool: Ints, state: Ints) -> None:
     """Add the addresses [low, high) to a node's sorted list of disjoint ranges; those that touch become one.
 
     Args:
@@ -51,7 +49,7 @@ def _insert(node: int, low: int, high: int, head: Any, pool: Any, state: Any) ->
 
 
 @kernel
-def place(order: Any, size: Any, alignment: Any, first: Any, last: Any, best: bool, offset: Any) -> int:
+def place(order: Ints, size: Ints, alignment: Ints, first: Ints, last: Ints, best: bool, offset: Ints) -> int:
     """Put each buffer in the first gap that holds it (`best`: the smallest) among those placed before and live at the
     same time.
 

@@ -6,15 +6,14 @@ decides. `g` is `analysis.encode.Arrays`.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from planner.kernels import kernel
+from planner.kernels import Flags, Ints, kernel
+from planner.kernels.csr import Arrays
 
 
 @kernel
-def canonical_frees(g: Any, sequence: Any, needed: Any, free_ptr: Any, freed: Any) -> None:
+def canonical_frees(g: Arrays, sequence: Ints, needed: Flags, free_ptr: Ints, freed: Ints) -> None:
     """Rule 11: which values are freed right after each step of a sequence.
 
     Args:
@@ -23,12 +22,12 @@ def canonical_frees(g: Any, sequence: Any, needed: Any, free_ptr: Any, freed: An
         free_ptr [L+1], freed [sum of reads and outputs over the sequence]: CSR result. A value that an update drops by
             itself can be listed at that step; `replay` marks it.
     """
-    used = 0
+    used = np.int64(0)
     for v in range(needed.shape[0]):
         needed[v] = g.is_output[v]
     for step in range(sequence.shape[0] - 1, -1, -1):
         op = sequence[step]
-        free_ptr[step + 1] = used  # counted from the end; turned round below
+        free_ptr[step + 1] = used  # counted from the end
         for v in range(g.out_ptr[op], g.out_ptr[op + 1]):
             if not needed[v] and not g.never_freed[v]:
                 freed[used] = v
@@ -40,22 +39,30 @@ def canonical_frees(g: Any, sequence: Any, needed: Any, free_ptr: Any, freed: An
                 freed[used] = v
                 used += 1
             needed[v] = True
-    # Entries were written last step first: reverse them, so that step s owns [free_ptr[s], free_ptr[s+1]).
-    for k in range(used // 2):
-        other = used - 1 - k
-        freed[k], freed[other] = freed[other], freed[k]
-    for step in range(sequence.shape[0]):
-        free_ptr[step + 1] = used - free_ptr[step + 1]
-    shifted = 0
-    for step in range(sequence.shape[0]):
-        following = free_ptr[step + 1]
-        free_ptr[step] = shifted
-        shifted = following
-    free_ptr[sequence.shape[0]] = used
+    turn_round(free_ptr, freed, used)
 
 
 @kernel
-def _join(v: int, slot: int, slot_of: Any, names: Any, name_count: Any) -> None:
+def turn_round(free_ptr: Ints, freed: Ints, used: int) -> None:
+    """Reverse frees that were written last step first, so that step s owns [free_ptr[s], free_ptr[s+1]).
+
+    Args:
+        free_ptr [L+1]: entry s + 1 has the number of entries written before those of step s.
+        freed, used: the entries, and how many.
+    """
+    for k in range(used // 2):
+        other = used - 1 - k
+        freed[k], freed[other] = freed[other], freed[k]
+    shifted = 0
+    for step in range(free_ptr.shape[0] - 1):
+        following = used - free_ptr[step + 1]
+        free_ptr[step] = shifted
+        shifted = following
+    free_ptr[free_ptr.shape[0] - 1] = used
+
+
+@kernel
+def _join(v: int, slot: int, slot_of: Ints, names: Ints, name_count: Ints) -> None:
     """Put the name v on a storage. names[0] is the first name of each storage, names[1] and names[2] the next and
     previous name.
     """
@@ -70,7 +77,7 @@ def _join(v: int, slot: int, slot_of: Any, names: Any, name_count: Any) -> None:
 
 
 @kernel
-def _leave(v: int, slot_of: Any, names: Any, name_count: Any) -> None:
+def _leave(v: int, slot_of: Ints, names: Ints, name_count: Ints) -> None:
     """Take the name v off its storage."""
     slot = slot_of[v]
     slot_of[v] = -1
@@ -87,7 +94,15 @@ def _leave(v: int, slot_of: Any, names: Any, name_count: Any) -> None:
 
 @kernel
 def _may_overwrite(
-    g: Any, op: int, pair: int, inputs: Any, slot_of: Any, name_count: Any, freed: Any, free_start: int, free_stop: int
+    g: Arrays,
+    op: int,
+    pair: int,
+    inputs: Ints,
+    slot_of: Ints,
+    name_count: Ints,
+    freed: Ints,
+    free_start: int,
+    free_stop: int,
 ) -> bool:
     """The part of rule 10 that looks at all reads of the op and at the frees right after it."""
     slot = inputs[g.pair_in[pair]]
@@ -117,7 +132,7 @@ def _may_overwrite(
 
 @kernel
 def replay(
-    g: Any, sequence: Any, free_ptr: Any, freed: Any, timeline: Any, buffers: Any, scratch: Any
+    g: Arrays, sequence: Ints, free_ptr: Ints, freed: Ints, timeline: Ints, buffers: Ints, scratch: Ints
 ) -> tuple[int, float, int, int]:
     """Rules 2 to 10 over a sequence and its frees.
 

@@ -3,59 +3,99 @@ over them.
 
 The program is one run of every op, in an order. A pass stands before a row of the program, or of another pass, and runs
 the ops of rows low to high again that make something needed afterwards, with what those read. The values that a pass
-makes are dropped after their last
-read before it. So a few numbers say which of thousands of values wait and which are made again: where nearly all of a
-graph hangs together, they have to be made again many at once, and moves of single values do not get there.
-
-`g` is `search.lifetimes.Model`.
+makes are dropped after their last read before it. So a few numbers say which of thousands of values wait and which are
+made again: where nearly all of a graph hangs together, they have to be made again many at once, and moves of single
+values do not get there.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from planner.kernels import Flags, Floats, Ints, kernel
+from planner.kernels import Flags, Ints, kernel
 from planner.kernels.anneal.draws import below, uniform
 from planner.kernels.anneal.state import Model, State
+from planner.kernels.structs import StructProxy, StructType, constructor
 
 # Words of a pass: the pass it stands in, or -1 for the program; the row it stands before; which rows it runs again.
 WITHIN, AT, LOW, HIGH = range(4)
-# Numbers of passes, bytes above the budget summed over the runs, and runs: of the state, of the best, and of what was
-# looked at last.
-COUNT, EXCESS, BEST_COUNT, BEST_EXCESS, LAST_EXCESS, LENGTH = range(6)
-# Costs.
-COST, BEST_COST = range(2)
+
+
+class Passes:
+    """A program of n' runs, and passes over it: those of the state, some to try, and the best."""
+
+    order: Ints  # [n']: op rows of the program
+    rerun: Flags  # [n]: ops that may run again; what others make is kept
+    table: Ints  # [3, k, 4]
+    budget: int  # bytes, residents apart
+    count: int  # passes of the state
+    excess: int  # bytes above the budget, summed over the runs
+    cost: float
+    best_count: int
+    best_excess: int
+    best_cost: float
+    last_excess: int  # of what `run_passes` looked at last
+    length: int  # its runs, at the end of `sequence`
+    needed: Flags  # [m]
+    stack: Ints  # [3, k + 1]
+    sequence: Ints  # [L]: op rows
+
+
+class PassesType(StructType):
+    """The struct in kernels."""
+
+
+class PassesProxy(StructProxy):  # type: ignore[misc]
+    """The struct in Python's hands."""
+
+
+new_passes = constructor(Passes, PassesType, PassesProxy)
+
+
+class Numbers(NamedTuple):
+    """Numbers of passes that their owner looks at."""
+
+    passes: int
+    excess: int
+    cost: float
+    best_count: int
+    best_excess: int
+    best_cost: float
+    last_excess: int
+    length: int
 
 
 @kernel
-def run_passes(
-    g: Model,
-    order: Ints,
-    rerun: Flags,
-    passes: Ints,
-    count: int,
-    budget: int,
-    penalty: float,
-    most: float,
-    needed: Flags,
-    stack: Ints,
-    sequence: Ints,
-    words: Ints,
-) -> float:
+def numbers(passes: Passes) -> Numbers:
+    """The numbers of passes; from outside a kernel, their fields cannot be read."""
+    state = passes.count, passes.excess, passes.cost
+    best = passes.best_count, passes.best_excess, passes.best_cost
+    return Numbers(*state, *best, passes.last_excess, passes.length)
+
+
+@kernel
+def begin(g: Model, passes: Passes) -> float:
+    """Make the program without passes the state and the best; returns its cost."""
+    passes.count, passes.best_count = 0, 0
+    passes.cost = run_passes(g, passes, passes.table[0], np.int64(0), 0.0, np.inf)
+    passes.best_cost = passes.cost
+    passes.excess, passes.best_excess = passes.last_excess, passes.last_excess
+    return passes.cost
+
+
+@kernel
+def run_passes(g: Model, passes: Passes, table: Ints, count: int, penalty: float, most: float) -> float:
     """The runs that the program and its passes come to: from the end, so that what is needed is known.
 
     Args:
-        order [n']: op rows of the program.
-        again [n]: ops that may run again; what others make is kept.
-        passes [k, 4], count: those that there are.
-        budget: bytes, residents apart.
+        table [k, 4], count: the passes, and how many there are.
         penalty, most: given up once cost + penalty * bytes above the budget is more.
-        needed [m], stack [3, k + 1]: working memory.
-        sequence [L]: result, op rows, at the end of it.
-        words: LAST_EXCESS and LENGTH are written.
     Returns:
-        cost; infinite where it was given up, or L is too short.
+        cost; infinite where it was given up, or `sequence` is too short.
     """
+    order, needed, stack, sequence = passes.order, passes.needed, passes.stack, passes.sequence
     live = np.int64(0)
     for v in range(needed.shape[0]):
         needed[v] = g.kept[v]
@@ -71,9 +111,9 @@ def run_passes(
     while True:
         inner, stop = -1, low
         for k in range(count):
-            if passes[k, WITHIN] == inside and done[k] == 0 and min(passes[k, AT], row) >= stop:
+            if table[k, WITHIN] == inside and done[k] == 0 and min(table[k, AT], row) >= stop:
                 inner = k
-                stop = min(passes[k, AT], row)
+                stop = min(table[k, AT], row)
         while row > stop:
             row -= 1
             op = order[row]
@@ -81,11 +121,11 @@ def run_passes(
                 wanted = False
                 for v in range(g.out_ptr[op], g.out_ptr[op + 1]):
                     wanted |= needed[v]
-                if not wanted or not rerun[op]:
+                if not wanted or not passes.rerun[op]:
                     continue
             if step == 0 or cost + penalty * excess > most:
-                words[LAST_EXCESS] = excess
-                words[LENGTH] = sequence.shape[0] - step
+                passes.last_excess = excess
+                passes.length = sequence.shape[0] - step
                 return np.inf
             step -= 1
             sequence[step] = op
@@ -104,23 +144,23 @@ def run_passes(
                     live -= g.nbytes[v]
                 else:
                     nbytes += g.nbytes[v]
-            excess += max(0, nbytes - budget)
+            excess += max(0, nbytes - passes.budget)
         if inner >= 0:
             done[inner] = 1
             stack[0, depth] = inside
             stack[1, depth] = row
             depth += 1
             inside = inner
-            row = min(row, passes[inner, HIGH])
+            row = min(row, table[inner, HIGH])
         elif depth > 0:
             depth -= 1
             inside = stack[0, depth]
             row = stack[1, depth]
         else:
             break
-        low = min(row, passes[inside, LOW]) if inside >= 0 else 0
-    words[LAST_EXCESS] = excess
-    words[LENGTH] = sequence.shape[0] - step
+        low = min(row, table[inside, LOW]) if inside >= 0 else 0
+    passes.last_excess = excess
+    passes.length = sequence.shape[0] - step
     return cost
 
 
@@ -175,23 +215,7 @@ def _change(state: State, passes: Ints, count: int, rows: int, place: Ints) -> i
 
 
 @kernel
-def search(
-    g: Model,
-    order: Ints,
-    rerun: Flags,
-    budget: int,
-    moves: int,
-    hot: float,
-    cold: float,
-    penalty: float,
-    passes: Ints,
-    needed: Flags,
-    stack: Ints,
-    sequence: Ints,
-    words: Ints,
-    f: Floats,
-    state: State,
-) -> None:
+def search(g: Model, passes: Passes, moves: int, hot: float, cold: float, penalty: float, state: State) -> None:
     """Random changes of the passes, taken where they are no worse, or by chance: the colder, the less.
 
     What is minimised is cost + penalty * bytes above the budget, summed over the runs. The best are those with least
@@ -200,23 +224,22 @@ def search(
     Args:
         moves: how many are tried.
         hot, cold: temperatures at the start and at the end, in cost.
-        passes [3, k, 4]: the state, one to try, and the best.
-        words, f: their numbers.
         state: for its random numbers.
     """
-    now, trial, best = passes[0], passes[1], passes[2]
+    now, trial, best = passes.table[0], passes.table[1], passes.table[2]
     cooling = (cold / hot) ** (1.0 / max(1, moves)) if hot > 0.0 else 1.0
     temperature = hot
     for _ in range(moves):
         temperature *= cooling
         trial[:] = now
-        count = _change(state, trial, words[COUNT], order.shape[0], stack[0])
-        most = f[COST] + penalty * words[EXCESS] - temperature * np.log(uniform(state) + 1e-300)
-        cost = run_passes(g, order, rerun, trial, count, budget, penalty, most, needed, stack, sequence, words)
-        if cost + penalty * words[LAST_EXCESS] > most:
+        count = _change(state, trial, passes.count, passes.order.shape[0], passes.stack[0])
+        most = passes.cost + penalty * passes.excess - temperature * np.log(uniform(state) + 1e-300)
+        cost = run_passes(g, passes, trial, count, penalty, most)
+        if cost + penalty * passes.last_excess > most:
             continue
         now[:] = trial
-        words[COUNT], words[EXCESS], f[COST] = count, words[LAST_EXCESS], cost
-        if words[EXCESS] < words[BEST_EXCESS] or (words[EXCESS] == words[BEST_EXCESS] and cost < f[BEST_COST]):
+        passes.count, passes.excess, passes.cost = count, passes.last_excess, cost
+        fewer = passes.excess < passes.best_excess
+        if fewer or (passes.excess == passes.best_excess and cost < passes.best_cost):
             best[:] = trial
-            words[BEST_COUNT], words[BEST_EXCESS], f[BEST_COST] = count, words[EXCESS], cost
+            passes.best_count, passes.best_excess, passes.best_cost = count, passes.excess, cost

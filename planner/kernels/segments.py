@@ -4,15 +4,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from planner.kernels import kernel
+from planner.kernels import Flags, Ints, kernel
+from planner.kernels.csr import Arrays
 
 
 @kernel
-def threshold_cuts(gap_bytes: Any, cut_bytes: Any, threshold: int, cuts: Any) -> tuple[int, int, int]:
+def threshold_cuts(gap_bytes: Ints, cut_bytes: Ints, threshold: int, cuts: Ints) -> tuple[int, int, int]:
     """Alg. 3: sweep the candidates in program order, cut where the bytes since the last cut exceed a threshold.
 
     Args:
@@ -39,7 +38,7 @@ def threshold_cuts(gap_bytes: Any, cut_bytes: Any, threshold: int, cuts: Any) ->
 
 
 @kernel
-def recompute(g: Any, order: Any, counts: Any, origin: Any, gradient_of: Any, sequence: Any) -> int:
+def recompute(g: Arrays, order: Ints, counts: Ints, origin: Flags, gradient_of: Ints, sequence: Ints) -> int:
     """Alg. 2: run op v again counts[v] times, each copy just before the first backward op that needs it.
 
     Copy k of an op reads, of each predecessor, copy min(k, its count); a backward op reads the last copy of what it

@@ -31,14 +31,16 @@ class StructType(_types.StructRef):  # type: ignore[misc]
         return tuple((name, _types.unliteral(kind)) for name, kind in fields)
 
 
-def constructor(fields: type[Fields], kind: type, proxy: type) -> Callable[[tuple[Any, ...]], Fields]:
-    """What makes a struct of the values of its fields, in the order of their declaration.
+def constructor(fields: type[Fields], kind: type, proxy: type) -> Callable[..., Fields]:
+    """What makes a struct of the values of its fields, given by name; numbers left out are 0.
 
     Args:
         fields: the class whose annotations are the fields.
         kind, proxy: subclasses of `StructType` and `StructProxy`, known by name in the module of the fields.
     """
-    names = tuple(fields.__annotations__)
+    kinds: dict[str, str] = fields.__annotations__
+    names = tuple(kinds)
+    zeros = {"int": 0, "float": 0.0, "bool": False}
 
     def plain(values: tuple[Any, ...]) -> Fields:
         made = fields()
@@ -46,12 +48,18 @@ def constructor(fields: type[Fields], kind: type, proxy: type) -> Callable[[tupl
         return made
 
     if _config.DISABLE_JIT:
-        return plain
-    _structref.register(kind)
-    _structref.define_proxy(proxy, kind, names)
+        build = plain
+    else:
+        _structref.register(kind)
+        _structref.define_proxy(proxy, kind, names)
 
-    @kernel  # numba compiles the constructor of a proxy in every process; a kernel is kept on disk
-    def compiled(values: tuple[Any, ...]) -> Any:
-        return proxy(*values)
+        @kernel  # numba compiles the constructor of a proxy in every process; a kernel is kept on disk
+        def build(values: tuple[Any, ...]) -> Any:
+            return proxy(*values)
 
-    return compiled
+    def make(**values: Any) -> Fields:
+        unknown = values.keys() - kinds.keys()
+        assert not unknown, unknown
+        return build(tuple(values[name] if name in values else zeros[kinds[name]] for name in names))
+
+    return make

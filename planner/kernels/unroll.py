@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+import numpy as np
 
-from planner.kernels import kernel
+from planner.kernels import Flags, Ints, kernel
+from planner.kernels.csr import Arrays
 
 
 @kernel
 def unroll(
-    g: Any, runs: Any, newest: Any, out_ptr: Any, read_ptr: Any, read_value: Any, origin: Any, root: Any, is_output: Any
+    g: Arrays, runs: Ints, out_ptr: Ints, read_ptr: Ints, read_value: Ints, origin: Ints, root: Ints, is_output: Flags
 ) -> None:
     """Outputs and reads of each run: a run reads the newest instance before it.
 
     Args:
         runs [L]: op of each run, residents first.
-        newest [n]: working memory.
         out_ptr [L+1], read_ptr [L+1], read_value: result; values are numbered in order of birth.
         origin, root, is_output [values]: result; the value each is an instance of, the instance whose making allocated
-        its storage, and
-            True for the last instance of an output.
+            its storage, and True for the last instance of an output.
     """
+    newest = np.full(g.cost.shape[0], -1, np.int64)  # run of each op
     values = 0
     reads = 0
     out_ptr[0] = 0
@@ -48,14 +48,13 @@ def unroll(
 
 @kernel
 def restore(
-    g: Any,
-    storage_rep: Any,
-    holder_bytes: Any,
-    needed: Any,
-    live_here: Any,
-    rerun: Any,
-    order: Any,
-    demand: Any,
+    g: Arrays,
+    storage_rep: Ints,
+    nbytes: Ints,
+    needed: Flags,
+    live_here: Flags,
+    rerun: Flags,
+    order: Ints,
     room: int,
 ) -> int:
     """Keep values after all, one op after the other, as long as what is live at the instant stays within the room.
@@ -65,11 +64,11 @@ def restore(
         again [n]: ops that run again; changed: those whose outputs stay, or that nothing asks for any more, no longer
         do.
         order: ops to try.
-        demand [m]: working memory.
         room: bytes.
     Returns:
         bytes live at the end, values at hand apart.
     """
+    demand = np.empty(storage_rep.shape[0], np.int64)  # ops that ask for each holder
     live = 0
     for h in range(storage_rep.shape[0]):
         demand[h] = 1 if needed[h] else 0
@@ -81,7 +80,7 @@ def restore(
                     demand[h] += 1
     for h in range(storage_rep.shape[0]):
         if demand[h] > 0 and not rerun[g.producer[h]]:
-            live += holder_bytes[h]
+            live += nbytes[h]
     for _ in range(2):
         for k in range(order.shape[0]):
             op = order[k]
@@ -90,13 +89,13 @@ def restore(
             change = 0
             for v in range(g.out_ptr[op], g.out_ptr[op + 1]):
                 if storage_rep[v] == v and demand[v] > 0:
-                    change += holder_bytes[v]
+                    change += nbytes[v]
             for r in range(g.read_ptr[op], g.read_ptr[op + 1]):
                 h = storage_rep[g.read_value[r]]
                 if h >= 0 and not live_here[h]:
                     demand[h] -= 1
                     if demand[h] == 0 and not rerun[g.producer[h]]:
-                        change -= holder_bytes[h]
+                        change -= nbytes[h]
             if live + change <= room:
                 live += change
                 rerun[op] = False

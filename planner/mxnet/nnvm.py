@@ -16,7 +16,7 @@ from planner.analysis.arrays import Ints
 from planner.analysis.evaluator import Evaluator, evaluator_of
 from planner.errors import PlannerError, ScheduleError
 from planner.graph import Graph
-from planner.kernels.block_sharing import colour_paths, count_uses, share
+from planner.kernels.block_sharing import colour_paths, count_uses, new_sharing, share
 from planner.memory import Allocation, Buffer, MemoryModel
 from planner.schedule import Schedule
 from planner.units import MAX_BYTES
@@ -158,12 +158,25 @@ def share_blocks(
     outputs, reads = np.diff(arrays.out_ptr)[sequence], np.diff(arrays.read_ptr)[sequence]
     row_ptr, read_ptr = _pointers(outputs), _pointers(reads)
     rows, steps, n_values = int(row_ptr[-1]), len(sequence), len(arrays.producer)
-    execution = np.empty(steps, dtype=np.int64)
-    read_row = np.empty(read_ptr[-1], dtype=np.int64)
-    kept = np.empty(rows + n_values, dtype=np.bool_)
-    uses = np.empty(rows + n_values, dtype=np.int64)
-    free_row = np.empty(len(freed), dtype=np.int64)
-    illegal = count_uses(arrays, sequence, free_ptr, freed, row_ptr, execution, read_row, kept, uses, free_row)
+    alignment = evaluator.memory.alignment
+    fields = {
+        "sequence": sequence,
+        "free_ptr": free_ptr,
+        "freed": freed,
+        "row_ptr": row_ptr,
+        "read_row": np.empty(read_ptr[-1], dtype=np.int64),
+        "kept": np.empty(rows + n_values, dtype=np.bool_),
+        "free_row": np.empty(len(freed), dtype=np.int64),
+        "workspace_bytes": -(-arrays.workspace // alignment) * alignment,
+        "end": np.empty(rows, dtype=np.int64),
+    }
+    fields |= {name: np.zeros(steps, dtype=np.int64) for name in ("execution", "colour")}
+    fields |= {name: np.empty(rows + n_values, dtype=np.int64) for name in ("uses", "storage")}
+    lists = ("block", "block_bytes", "block_colour", "free_bytes", "free_block")
+    fields |= {name: np.zeros(rows + steps, dtype=np.int64) for name in lists}
+    execution, uses, storage, block = (fields[name] for name in ("execution", "uses", "storage", "block"))
+    sharing = new_sharing(**fields, match_range=match_range, n_free=0)
+    illegal = count_uses(arrays, sharing)
     if illegal >= 0:
         raise ScheduleError(
             "the schedule is illegal; simulate() names the step", op=evaluator.encoded.op_names[sequence[illegal]]
@@ -171,31 +184,9 @@ def share_blocks(
     if first_outputs:
         made = np.arange(rows) - np.repeat(row_ptr[:-1] - arrays.out_ptr[sequence], outputs)
         uses[:rows][arrays.is_output[made] & (np.repeat(execution, outputs) == 0)] += 1
-    colour = np.zeros(steps, dtype=np.int64)
     if colours > 1:
-        colour_paths(arrays, sequence, row_ptr, read_row, colours, colour)
-    storage = np.empty(rows + n_values, dtype=np.int64)
-    block, block_bytes = np.empty((2, rows + steps), dtype=np.int64)
-    end = np.empty(rows, dtype=np.int64)
-    alignment = evaluator.memory.alignment
-    workspace_bytes = -(-arrays.workspace // alignment) * alignment
-    blocks, pairs = share(
-        arrays,
-        sequence,
-        free_ptr,
-        row_ptr,
-        read_row,
-        kept,
-        uses,
-        free_row,
-        colour,
-        workspace_bytes,
-        match_range,
-        storage,
-        block,
-        end,
-        block_bytes,
-    )
+        colour_paths(arrays, sharing, colours)
+    blocks, pairs = share(arrays, sharing)
     step = np.repeat(np.arange(steps), outputs)
     under = storage[:rows]
     return Sharing(
@@ -206,11 +197,11 @@ def share_blocks(
         storage=under,
         block=np.where(under >= 0, block[:rows][under], -1),
         uses=uses[:rows],
-        end=end,
+        end=fields["end"],
         read_ptr=read_ptr,
-        read_row=read_row,
+        read_row=fields["read_row"],
         scratch_block=block[rows:],
-        block_bytes=block_bytes[:blocks],
+        block_bytes=fields["block_bytes"][:blocks],
         pairs_taken=pairs,
     )
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from planner.analysis.arrays import Ints
-from planner.kernels.packing_search import AGENDA, CROWDED, FRAME, STATE, descend
+from planner.kernels.packing_search import AGENDA, CROWDED, FRAME, STATE, descend, new_search
 from planner.packing.intervals import Sections
 
 #: Work of the first try of each ranking: rows of buffers and sections looked at; each round has twice that of the one
@@ -19,6 +19,8 @@ _RANKINGS: Final = (
     (True, True, False), (False, True, True), (False, False, False), (False, True, False), (False, False, True), (True,
         True, True),
 )  # fmt: skip
+_GIVEN: Final = ("size", "alignment", "fixed", "first", "last")
+_TRAILS: Final = ("raised", "lifted", "loaded")
 #: Most that the logarithm of a lifetime is disturbed by.
 _SPREADS: Final = (0.05, 0.2)
 
@@ -60,20 +62,26 @@ class Descent:
     """A search under one ranking, which can be gone on with."""
 
     def __init__(self, core: Sections, ranking: tuple[Ints, bool], capacity: int) -> None:
-        self.core, self.capacity = core, capacity
-        self.base, self.by_load = ranking
         m, s = len(core.size), len(core.load)
-        self.buffers = np.zeros((4, m), dtype=np.int64)  # load, minimum, placed, member
-        self.sections = np.zeros((4, s + 1), dtype=np.int64)  # floor, fresh, left, crossing
-        self.trails = [np.zeros((4 * (m + s) + 1024, 2), dtype=np.int64) for _ in range(3)]
-        self.frame = np.zeros((m + 2, FRAME), dtype=np.int64)
-        self.agenda = np.zeros((2 * m + s + 2, AGENDA), dtype=np.int64)
-        self.state = np.zeros(STATE, dtype=np.int64)
-
-    @property
-    def placed(self) -> Ints:
-        offsets: Ints = self.buffers[2]
-        return offsets
+        self.placed: Ints = np.zeros(m, dtype=np.int64)
+        self.state: Ints = np.zeros(STATE, dtype=np.int64)
+        self.fields: dict[str, Any] = {
+            name: getattr(core, name) for name in ("size", "alignment", "fixed", "first", "last")
+        }
+        self.fields |= {name: np.zeros(m, dtype=np.int64) for name in ("load", "minimum", "member")}
+        self.fields |= {name: np.zeros(s, dtype=np.int64) for name in ("floor", "fresh", "left")}
+        self.fields |= {name: np.zeros((4 * (m + s) + 1024, 2), dtype=np.int64) for name in _TRAILS}
+        self.fields |= {
+            "base": ranking[0],
+            "by_load": ranking[1],
+            "capacity": capacity,
+            "placed": self.placed,
+            "crossing": np.zeros(s + 1, dtype=np.int64),
+            "frame": np.zeros((m + 2, FRAME), dtype=np.int64),
+            "agenda": np.zeros((2 * m + s + 2, AGENDA), dtype=np.int64),
+            "state": self.state,
+        }
+        self.search = new_search(**self.fields)
 
     @property
     def work(self) -> int:
@@ -85,44 +93,13 @@ class Descent:
 
     def run(self, work_limit: int) -> int:
         """Go on until it is packed, exhausted, or out of work."""
-        core = self.core
-        load, minimum, placed, member = self.buffers
-        floor, fresh, left, crossing = self.sections
         while True:
-            raised, lifted, loaded = self.trails
-            outcome = int(
-                descend(
-                    core.size,
-                    core.alignment,
-                    core.fixed,
-                    core.first,
-                    core.last,
-                    self.base,
-                    self.by_load,
-                    self.capacity,
-                    work_limit,
-                    load,
-                    minimum,
-                    placed,
-                    member,
-                    floor[:-1],
-                    fresh[:-1],
-                    left[:-1],
-                    crossing,
-                    raised,
-                    lifted,
-                    loaded,
-                    self.frame,
-                    self.agenda,
-                    self.state,
-                )
-            )
+            outcome = int(descend(self.search, work_limit))
             if outcome != CROWDED:
                 return outcome
-            used = (self.state[3], self.state[4], self.state[8])
-            self.trails = [
-                np.concatenate((trail, np.zeros_like(trail)))
-                if len(trail) - rows < len(self.frame) + len(self.agenda)
-                else trail
-                for trail, rows in zip(self.trails, used, strict=True)
-            ]
+            room = len(self.fields["frame"]) + len(self.fields["agenda"])
+            for name, used in zip(_TRAILS, self.state[[3, 4, 8]], strict=True):
+                trail = self.fields[name]
+                if len(trail) - used < room:
+                    self.fields[name] = np.concatenate((trail, np.zeros_like(trail)))
+            self.search = new_search(**self.fields)

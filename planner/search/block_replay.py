@@ -11,17 +11,7 @@ import numpy as np
 
 from planner.analysis.arrays import Flags, Ints
 from planner.kernels.anneal.state import Model, State
-from planner.kernels.replay_blocks import (
-    BEST_COST,
-    BEST_COUNT,
-    BEST_EXCESS,
-    COST,
-    EXCESS,
-    LAST_EXCESS,
-    LENGTH,
-    run_passes,
-    search,
-)
+from planner.kernels.replay_blocks import Passes, begin, new_passes, numbers, run_passes, search
 
 _MOST_PASSES: Final = 32
 _MOST_RUNS: Final = 8  # of an op in the mean; a plan that needs more is of no use
@@ -36,7 +26,7 @@ _SEVEREST: Final = 2.0**16
 
 
 def passes(state: State, model: Model, order: Ints, budget: int) -> Iterator[Ints | None]:
-    """Search for passes with which an order fits: see `kernels.passes`.
+    """Search for passes with which an order fits: see `kernels.replay_blocks`.
 
     Args:
         state: for its random numbers.
@@ -46,24 +36,16 @@ def passes(state: State, model: Model, order: Ints, budget: int) -> Iterator[Int
         None after a part of the work, so that the caller can stop it; the first sequence that fits; at the end the best
         there is.
     """
-    room = np.zeros((3, _MOST_PASSES, 4), dtype=np.int64)
-    needed = np.zeros(len(model.nbytes), dtype=np.bool_)
-    stack = np.zeros((3, _MOST_PASSES + 1), dtype=np.int64)
+    table = np.zeros((3, _MOST_PASSES, 4), dtype=np.int64)
     sequence = np.zeros(_MOST_RUNS * len(order) + 1, dtype=np.int64)
-    words, f = np.zeros(6, dtype=np.int64), np.zeros(2)
-    rerun = repeatable(model)
+    tried = program(model, order, budget, table, sequence)
 
-    def runs(count: int) -> Ints:
-        f[BEST_COST] = run_passes(
-            model, order, rerun, room[2], count, budget, 0.0, np.inf, needed, stack, sequence, words
-        )
-        words[BEST_EXCESS] = words[LAST_EXCESS]
-        found: Ints = sequence[len(sequence) - int(words[LENGTH]) :].copy()
+    def best() -> Ints:
+        run_passes(model, tried, table[2], numbers(tried).best_count, 0.0, np.inf)
+        found: Ints = sequence[len(sequence) - numbers(tried).length :].copy()
         return found
 
-    runs(0)
-    words[EXCESS], f[COST] = words[BEST_EXCESS], f[BEST_COST]
-    once = float(f[COST]) or 1.0
+    once = begin(model, tried) or 1.0
     penalty = _PENALTY * once / (max(1, budget) * max(1, len(order)))
     work = 2 * (len(order) + len(model.reads))  # of one move, about
     moves, per_slice = min(_MOVES, 1 + _WORK // work), 1 + _SLICE // work
@@ -71,28 +53,25 @@ def passes(state: State, model: Model, order: Ints, budget: int) -> Iterator[Int
     fits = False
     for done in range(0, moves, per_slice):
         hot, cold = (_HOT * once * (_COLD / _HOT) ** (part / moves) for part in (done, done + per_slice))
-        step = min(per_slice, moves - done)
-        search(
-            model,
-            order,
-            rerun,
-            budget,
-            step,
-            hot,
-            cold,
-            penalty * severity,
-            room,
-            needed,
-            stack,
-            sequence,
-            words,
-            f,
-            state,
-        )
-        severity = min(_SEVEREST, severity * 1.5) if words[EXCESS] else max(1.0, severity * 0.8)
-        yield runs(int(words[BEST_COUNT])) if not (fits or words[BEST_EXCESS]) else None
-        fits = not words[BEST_EXCESS]
-    yield runs(int(words[BEST_COUNT]))
+        search(model, tried, min(per_slice, moves - done), hot, cold, penalty * severity, state)
+        now = numbers(tried)
+        severity = min(_SEVEREST, severity * 1.5) if now.excess else max(1.0, severity * 0.8)
+        yield best() if not (fits or now.best_excess) else None
+        fits = not now.best_excess
+    yield best()
+
+
+def program(model: Model, order: Ints, budget: int, table: Ints, sequence: Ints) -> Passes:
+    """A program for the kernels, with room for passes and their runs: see `kernels.replay_blocks.Passes`."""
+    return new_passes(
+        order=order,
+        rerun=repeatable(model),
+        table=table,
+        budget=budget,
+        needed=np.zeros(len(model.nbytes), dtype=np.bool_),
+        stack=np.zeros((3, table.shape[1] + 1), dtype=np.int64),
+        sequence=sequence,
+    )
 
 
 def repeatable(model: Model) -> Flags:

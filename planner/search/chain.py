@@ -162,52 +162,36 @@ class Recurrence:
         room = 4 * (points + 2) + 4 * kinds
         self.pool_h, self.pool_c = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.float64)
         self.pool_h[0], self.pool_c[0] = _ALWAYS, 0.0
-        used = np.ones(1, dtype=np.int64)
-        self.scratch = (
-            np.empty((3, 12 * points + 16), dtype=np.int64),
-            np.empty((3, 12 * points + 16), dtype=np.float64),
-        )
+        width = 12 * points + 16
+        self.choice: Ints = np.empty(4, dtype=np.int64)
+        self.fields = {
+            "table": self.table,
+            "costs": self.costs,
+            "kind": self.kind,
+            "of_kind": self.of_kind,
+            "limit": limit,
+            "points": points,
+            "least": least,
+            "fronts": self.fronts,
+            "used": np.ones(1, dtype=np.int64),
+            "h": np.empty((3, width), dtype=np.int64),
+            "c": np.empty((3, width), dtype=np.float64),
+            "choice": self.choice,
+        }
+        self.chain = kernels.new_chain(**self.fields, pool_h=self.pool_h, pool_c=self.pool_c)
         lengths = np.cumsum(self.of_kind[:, 1] - self.of_kind[:, 0] + 1)
         done = 0
         while done < kinds:
             if stop():
                 return None
             goal = int(np.searchsorted(lengths, (lengths[done - 1] if done else 0) + _SLICE)) + 1
-            now = kernels.stretches(
-                self.table,
-                self.costs,
-                self.kind,
-                self.of_kind,
-                done,
-                min(goal, kinds),
-                limit,
-                points,
-                least,
-                self.fronts,
-                self.pool_h,
-                self.pool_c,
-                used,
-                *self.scratch,
-            )
+            now = kernels.stretches(self.chain, done, min(goal, kinds))
             done = self._grown(now, done)
         following = self.count - 1
         while following >= 0:
             if stop():
                 return None
-            now = kernels.sweeps(
-                self.table,
-                self.kind,
-                following,
-                max(-1, following - 64),
-                limit,
-                points,
-                least,
-                self.fronts,
-                self.pool_h,
-                self.pool_c,
-                used,
-                *self.scratch,
-            )
+            now = kernels.sweeps(self.chain, following, max(-1, following - 64))
             following = self._grown(now, following)
         start, size = self.fronts[kinds, 0, 0]
         return int(self.pool_h[start]) if size else None
@@ -217,6 +201,7 @@ class Recurrence:
         if now == before:
             self.pool_h = np.concatenate((self.pool_h, np.empty_like(self.pool_h)))
             self.pool_c = np.concatenate((self.pool_c, np.empty_like(self.pool_c)))
+            self.chain = kernels.new_chain(**self.fields, pool_h=self.pool_h, pool_c=self.pool_c)
         return now
 
     def plan(self, headroom: int) -> Evaluation:
@@ -248,25 +233,8 @@ class Recurrence:
             return [stages.first[s], stages.backward[s]]
         if s == t:
             return [stages.leaf[out][t], stages.backward[t]]
-        choice = np.empty(4, dtype=np.int64)
-        kernels.choose(
-            self.table,
-            self.costs,
-            self.kind,
-            self.fronts,
-            self.pool_h,
-            self.pool_c,
-            s,
-            t,
-            int(outlives),
-            int(out),
-            not first,
-            headroom,
-            self.points,
-            *self.scratch,
-            choice,
-        )
-        k, stays, delta, then = choice.tolist()
+        kernels.choose(self.chain, s, t, int(outlives), int(out), not first, headroom)
+        k, stays, delta, then = self.choice.tolist()
         if k == -2:
             return [
                 stages.leaf[out][t],

@@ -93,17 +93,7 @@ class _Unrolled:
         tried = np.flatnonzero(rerun)
         worth = base.step_cost[tried] / np.maximum(1, self._made_bytes()[tried])
         order = tried[np.argsort(-worth, kind="stable")]
-        restore(
-            arrays,
-            base.storage_rep,
-            base.holder_bytes,
-            instant.needed,
-            live_here,
-            rerun,
-            order,
-            np.empty(len(base.storage_rep), dtype=np.int64),
-            room,
-        )
+        restore(arrays, base.storage_rep, base.holder_bytes, instant.needed, live_here, rerun, order, room)
         return rerun
 
     def _made_bytes(self) -> Ints:
@@ -175,8 +165,7 @@ def _unrolled(arrays: Arrays, runs: Ints) -> Arrays:
     read_value = np.empty(int(reads.sum()), dtype=np.int64)
     origin, root = np.empty((2, int(outputs.sum())), dtype=np.int64)
     is_output = np.empty(len(origin), dtype=np.bool_)
-    newest = np.full(len(arrays.cost), -1, dtype=np.int64)
-    unroll(arrays, runs, newest, out_ptr, read_ptr, read_value, origin, root, is_output)
+    unroll(arrays, runs, out_ptr, read_ptr, read_value, origin, root, is_output)
     pair_ptr = np.concatenate(([0], np.cumsum(pairs))).astype(np.int64)
     pair = np.repeat(arrays.pair_ptr[:-1][runs] - pair_ptr[:-1], pairs) + np.arange(int(pair_ptr[-1]))
     return Arrays(

@@ -204,9 +204,7 @@ def new_state(model: Model, most_runs: int, random: int) -> tuple[State, dict[st
     for name, kind in State.__annotations__.items():
         if name not in fields and kind == "Ints":
             fields[name] = np.zeros(shapes.get(name) or shapes[name.split("_")[0]], dtype=np.int64)
-        elif name not in fields:
-            fields[name] = 0 if kind == "int" else 0.0
-    return _new(tuple(fields[name] for name in State.__annotations__)), fields
+    return _new(**fields), fields
 
 
 def _below_none(column: Any) -> Any:
