@@ -11,6 +11,7 @@ from typing import Any
 
 import networkx as nx
 import numpy as np
+import programs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from naive import history, naive_timeline
@@ -140,6 +141,13 @@ def test_before_and_after_are_what_the_graph_reaches(digraph: nx.DiGraph, data: 
     flow.ancestors(arrays, row, before)
     assert set(np.flatnonzero(after).tolist()) == nx.descendants(reach, row) | {row}
     assert set(np.flatnonzero(before).tolist()) == {k for k in nx.ancestors(reach, row) if not graph.ops[k].resident}
+
+
+def test_a_value_with_identity_pairs_of_several_holders_has_none() -> None:
+    both = programs.op("c", "a", "b", nbytes=8, inplace=((0, 0, True), (1, 0, True)))
+    ends = programs.op("a", nbytes=8), programs.op("b", nbytes=8), programs.op("d", "c", nbytes=8, output=True)
+    graph = Graph([*ends[:2], both, ends[2]])
+    assert storages(encode(graph, MemoryModel()).arrays).storage_rep.tolist() == [0, 1, -1, 3]
 
 
 @settings(max_examples=settings().max_examples * 4, suppress_health_check=list(HealthCheck))
@@ -301,11 +309,3 @@ def test_restoring_keeps_within_the_room_and_counts_what_is_live(
     assert not (rerun & ~before).any()
     assert live == counted(rerun)
     assert live <= max(room, counted(before))
-
-
-def test_each_kernel_is_compiled_for_one_signature() -> None:
-    for module in (flow, unroll):
-        for name in dir(module):
-            kernel = getattr(module, name)
-            if hasattr(kernel, "signatures"):
-                assert len(kernel.signatures) <= 1, f"{name}: {kernel.signatures}"

@@ -73,6 +73,13 @@ def test_an_update_goes_on_in_the_same_storage() -> None:
     assert lifetimes(graph, "a u b -u") == [("a", 0, 8, 0, 3), ("b", 0, 4, 2, 3)]
 
 
+def test_in_place_wants_equal_bytes_not_equal_bytes_rounded_up() -> None:
+    graph = Graph([op("a", nbytes=5), op("b", "a", nbytes=7, inplace=((0, 0, False),), output=True)])
+    assert lifetimes(graph, "a b -a", alignment=8) == [("a", 0, 8, 0, 2), ("b", 0, 8, 1, 2)]
+    evaluator = Evaluator(graph, MemoryModel(alignment=8))
+    assert evaluator.evaluate(evaluator.keep_all) == (16, 2.0)
+
+
 def test_an_in_place_pair_goes_on_in_the_same_storage_where_the_input_dies() -> None:
     graph = Graph([op("a"), op("b", "a", inplace=((0, 0, False),)), op("c", "b", output=True)])
     assert lifetimes(graph, "a b -a c -b") == [("a", 0, 4, 0, 3), ("c", 0, 4, 2, 3)]

@@ -209,15 +209,6 @@ def test_a_pass_is_left_out_with_all_that_stand_in_it(data: Any, count: int) -> 
     assert [tuple(row) for row in table[:left].tolist()] == wanted
 
 
-def test_every_kernel_is_compiled_for_one_signature() -> None:
-    bench = Bench(lower(cases.digraph(cases.chain(5), ("g0",))))
-    bench.search(4, 10)
-    found(bench, 4)
-    kernels = {name: value for name, value in vars(kernel).items() if hasattr(value, "signatures")}
-    assert kernels.keys() >= {"run_passes", "search"}
-    assert {name: len(value.signatures) for name, value in kernels.items() if len(value.signatures) > 1} == {}
-
-
 # ------------------------------------------------------------------------------------------------ what is found
 
 

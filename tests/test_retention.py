@@ -25,7 +25,7 @@ from test_laws import layered_digraphs
 
 from planner import Graph, InfeasibleBudget, MemoryModel, TimeLimit, lower, simulate, zoo
 from planner.analysis.evaluator import Evaluator
-from planner.kernels.anneal import annealing, changes, draws, drops, liveness, moves, orders, runs, state
+from planner.kernels.anneal import annealing, drops, orders
 from planner.kernels.anneal.state import END, HEAD
 from planner.problem import Problem, Proposal
 from planner.search.anneal import retention
@@ -202,19 +202,6 @@ def test_the_kernels_come_to_the_same_as_plain_python_and_with_bounds_checked(va
     tests = Path(__file__).parent
     found = in_child(program, **{variable: "1", "PYTHONPATH": f"{tests.parent}{os.pathsep}{tests}"})
     assert found == outcome()
-
-
-def test_every_kernel_is_compiled_for_one_signature() -> None:
-    retention(Problem(lower(cases.C2.digraph()), 248))
-    retention(Problem(lower(cases.C1.digraph()), None))
-    modules = (annealing, changes, draws, drops, liveness, moves, orders, runs, state)
-    kernels = {
-        name: value for module in modules for name, value in vars(module).items() if hasattr(value, "signatures")
-    }
-    assert {name: value.signatures for name, value in kernels.items() if len(value.signatures) > 1} == {}
-    # of others none are compiled where the cache has these
-    entries = {"anneal", "figures", "load", "order_by_memory", "relieve", "save"}
-    assert all(len(kernels[name].signatures) == 1 for name in entries)
 
 
 # ------------------------------------------------------------------------------------------------ plans

@@ -42,7 +42,7 @@ def constructor(fields: type[Fields], kind: type, proxy: type) -> Callable[..., 
     names = tuple(kinds)
     zeros = {"int": 0, "float": 0.0, "bool": False}
 
-    def plain(values: tuple[Any, ...]) -> Fields:
+    def plain(values: tuple[object, ...]) -> Fields:
         made = fields()
         vars(made).update(zip(names, values, strict=True))
         return made
@@ -54,7 +54,7 @@ def constructor(fields: type[Fields], kind: type, proxy: type) -> Callable[..., 
         _structref.define_proxy(proxy, kind, names)
 
         @kernel  # numba compiles the constructor of a proxy in every process; a kernel is kept on disk
-        def build(values: tuple[Any, ...]) -> Any:
+        def build(values: tuple[object, ...]) -> Fields:
             return proxy(*values)
 
     def make(**values: Any) -> Fields:
