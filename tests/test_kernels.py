@@ -23,6 +23,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from naive import canonical_steps, keep_all, naive_cost, naive_timeline, program_order, runs, stacked
+from programs import op, steps
 from strategies import digraphs, memory_models, op_sequences, schedules
 
 import planner
@@ -86,17 +87,10 @@ def place_twin(
 def intervals(draw: Callable) -> tuple[list[int], list[int], list[int], list[int], int]:
     """Order, bytes, start and end of buffers, and an alignment that storages are rounded up to; workspaces are not."""
     alignment = draw(st.sampled_from([1, 4, 7]))
-    rows = draw(
-        st.lists(
-            st.tuples(
-                st.sampled_from([1, 2, 5, 3, 8, 0]), st.sampled_from([0, 0, 1]), st.integers(0, 9), st.integers(1, 8)
-            ),
-            max_size=24,
-        )
-    )
+    units, spare = st.sampled_from([1, 2, 5, 3, 8, 0]), st.sampled_from([0, 0, 1])
+    rows = draw(st.lists(st.tuples(units, spare, st.integers(0, 9), st.integers(1, 8)), max_size=24))
     sizes = [units * alignment + spare for units, spare, _, _ in rows]
-    starts = [start for _, _, start, _ in rows]
-    ends = [start + length for _, _, start, length in rows]
+    starts, ends = [start for *_, start, _ in rows], [start + length for *_, start, length in rows]
     return draw(st.permutations(range(len(rows)))), sizes, starts, ends, alignment
 
 
@@ -175,11 +169,11 @@ def recompute_twin(graph: Graph, counts: dict[str, int], forward: set[str]) -> l
             newest[op] = max(newest[op], copy)
         sequence.append(op)
 
-    for op in program_order(graph):
-        if op in forward:
-            sequence.append(op)
+    for name in program_order(graph):
+        if name in forward:
+            sequence.append(name)
         else:
-            run(op, 0, last=True)
+            run(name, 0, last=True)
     return sequence
 
 
@@ -191,19 +185,14 @@ def test_recompute_runs_the_same_copies_in_the_same_order_as_its_twin(digraph: A
     forward = set(program[: data.draw(st.integers(0, len(program)))])
     counts = {name: data.draw(st.integers(0, 3)) for name in program if name in forward}
     sequence = np.empty(len(program) + sum(counts.values()), dtype=np.int64)
-    length = segments.recompute(
-        encode(graph, MemoryModel()).arrays,
-        ints([k for k, op in enumerate(graph.ops) if not op.resident]),
-        ints([counts.get(op.name, 0) for op in graph.ops]),
-        np.array([op.name in forward for op in graph.ops], dtype=np.bool_),
-        np.full(len(graph.ops), -1),
-        sequence,
-    )
+    arrays, rows = encode(graph, MemoryModel()).arrays, ints([k for k, op in enumerate(graph.ops) if not op.resident])
+    origin = np.array([op.name in forward for op in graph.ops], dtype=np.bool_)
+    times = ints([counts.get(op.name, 0) for op in graph.ops])
+    length = segments.recompute(arrays, rows, times, origin, np.full(len(graph.ops), -1), sequence)
     assert [graph.ops[row].name for row in sequence[:length].tolist()] == recompute_twin(graph, counts, forward)
 
 
-# ------------------------------------------------------------------------------------------------ canonical_frees,
-# replay
+# ------------------------------------------------------------------------------------------------ frees and replay
 
 
 @QUICK
@@ -253,27 +242,15 @@ def loose_schedules(draw: Callable, graph: Graph) -> Schedule:
 def check_replay(graph: Graph, schedule: Schedule, memory: MemoryModel) -> None:
     liveness = Evaluator(graph, memory).liveness(schedule)
     trace = simulate(graph, schedule, memory=memory)
-    assert (
-        tuple(liveness.timeline_bytes.tolist())
-        == trace.timeline_bytes
-        == tuple(naive_timeline(graph, schedule, memory=memory))
-    )
+    naive = tuple(naive_timeline(graph, schedule, memory=memory))
+    assert tuple(liveness.timeline_bytes.tolist()) == trace.timeline_bytes == naive
     assert (liveness.peak_bytes, liveness.cost) == (trace.peak_bytes, trace.cost)
     assert liveness.cost == naive_cost(graph, schedule)
     assert liveness.resident_bytes == trace.resident_bytes
     names = [op.name for op in graph.ops], list(graph.tensors)
-    found = [
-        (names[not scratch][row], run, bool(scratch), nbytes, start, end)
-        for row, run, scratch, nbytes, start, end in zip(
-            liveness.value.tolist(),
-            liveness.execution.tolist(),
-            liveness.workspace.tolist(),
-            liveness.nbytes.tolist(),
-            liveness.start.tolist(),
-            liveness.end.tolist(),
-            strict=True,
-        )
-    ]
+    columns = ("value", "execution", "workspace", "nbytes", "start", "end")
+    rows = zip(*(getattr(liveness, column).tolist() for column in columns), strict=True)
+    found = [(names[not scratch][row], run, bool(scratch), *rest) for row, run, scratch, *rest in rows]
     wanted = stacked(graph, schedule, memory=memory).buffers
     assert sorted(found) == sorted((b.value, b.execution, b.workspace, b.nbytes, b.start, b.end) for b in wanted)
 
@@ -301,25 +278,9 @@ def test_replay_of_late_frees_and_kept_siblings_equals_the_judge_and_the_naive_h
 
 
 def test_replay_counts_the_copy_of_a_kept_sibling_for_one_step() -> None:
-    graph = Graph(
-        [
-            Op("pair", (Tensor("pair:0", 4), Tensor("pair:1", 8))),
-            Op("a", (Tensor("a", 1),), reads=("pair:0",)),
-            Op("b", (Tensor("b", 1, output=True),), reads=("pair:0", "pair:1", "a")),
-        ]
-    )
-    schedule = Schedule.of(
-        [
-            Compute("pair"),
-            Compute("a"),
-            Free("pair:0"),
-            Compute("pair"),
-            Compute("b"),
-            Free("pair:0"),
-            Free("pair:1"),
-            Free("a"),
-        ]
-    )
+    pair, a = op("pair", nbytes=(4, 8)), op("a", "pair:0", nbytes=1)
+    graph = Graph([pair, a, op("b", "pair:0", "pair:1", "a", nbytes=1, output=True)])
+    schedule = steps("pair a -pair:0 pair b -pair:0 -pair:1 -a")
     check_replay(graph, schedule, MemoryModel())
     timeline = Evaluator(graph, MemoryModel()).liveness(schedule).timeline_bytes.tolist()
     assert timeline == [12, 13, 4 + 8 + 8 + 1, 14]  # the third step makes both anew beside the kept pair:1 and a
