@@ -1,5 +1,4 @@
-"""The original's memory planner: use counts, whole blocks from a free list, and colours. `g` is
-`analysis.encode.Arrays`.
+"""The memory planner of MXNet's NNVM: use counts, whole blocks from a free list, and colours.
 
 Each Compute makes one row for each of its outputs, in order: the outputs of step s are rows row_ptr[s] .. row_ptr[s+1].
 Resident values have rows too, R + v, where R = row_ptr[L]. `papers/memory-model.md` says what a storage is; the rules
@@ -14,7 +13,7 @@ import numpy as np
 
 from planner.kernels import Flags, Ints, kernel
 from planner.kernels.csr import Arrays
-from planner.kernels.structs import StructProxy, StructType, constructor
+from planner.kernels.structs import struct
 
 _LARGEST: Final = 2**63 - 1
 
@@ -45,15 +44,7 @@ class Sharing:
     n_free: int
 
 
-class SharingType(StructType):
-    """The struct in kernels."""
-
-
-class SharingProxy(StructProxy):  # type: ignore[misc]
-    """The struct in Python's hands."""
-
-
-new_sharing = constructor(Sharing, SharingType, SharingProxy)
+SharingType, SharingProxy, new_sharing = struct(Sharing)
 
 
 @kernel

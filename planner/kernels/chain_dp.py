@@ -1,9 +1,7 @@
 """Chains of stages: frees of single actions, and cost against headroom for every stretch of a chain.
 
 Headroom is the bytes between what is live when a stretch begins and the budget. A front is the extra cost of a stretch
-as a falling
-step function of headroom: points of rising headroom and falling cost, in a pool that all stretches share. `g` is
-`analysis.encode.Arrays`.
+as a falling step function of headroom: points of rising headroom and falling cost, in a pool that all stretches share.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import numpy as np
 from planner.kernels import Floats, Ints, kernel
 from planner.kernels.csr import Arrays
 from planner.kernels.replay import turn_round
-from planner.kernels.structs import StructProxy, StructType, constructor
+from planner.kernels.structs import struct
 
 #: Columns of the stage table. Rises are bytes above what is live when an action starts, deltas what it leaves; *_KEPT:
 #: the cut before the stage outlives the action, *_GONE: it does not, if nobody in the stage needs it. OUT: the cut
@@ -57,15 +55,7 @@ class Chain:
     choice: Ints
 
 
-class ChainType(StructType):
-    """The struct in kernels."""
-
-
-class ChainProxy(StructProxy):  # type: ignore[misc]
-    """The struct in Python's hands."""
-
-
-new_chain = constructor(Chain, ChainType, ChainProxy)
+ChainType, ChainProxy, new_chain = struct(Chain)
 
 
 @kernel
@@ -255,9 +245,7 @@ def _store(chain: Chain, start: Ints, count: int) -> None:
 
 @kernel
 def _cut_again(chain: Chain, s: int, t: int, outlives: int, out: int) -> int:
-    """The front of a stretch of several stages: do its last, keep everything of its first, or go on to a cut and keep
-    that.
-    """
+    """The front of a stretch: do its last stage, keep everything of its first, or go on to a cut and keep that."""
     table, costs, kind, fronts = chain.table, chain.costs, chain.kind, chain.fronts
     zero = np.array([0, 1])
     none, count = np.int64(0), np.int64(0)
@@ -360,22 +348,12 @@ def _note(chain: Chain, count: int, tail: float, k: int, stays: int, delta: int,
 
 @kernel
 def _minds(table: Ints, s: int) -> bool:
-    """Whether stretches from stage s on differ by whether the cut before them outlives them; never asked where it
-    cannot.
-    """
+    """True if it matters to stretches from stage s on whether the cut before them outlives them."""
     if s == 0 or table[s - 1, READS_AFTER] == 0:
         return False
     minds: bool = table[s, FREE] != 0 or table[s, FREE_OUT] != 0
-    for gone, kept in (
-        (ALL_GONE, ALL_KEPT),
-        (ALL_DELTA_GONE, ALL_DELTA_KEPT),
-        (BACK_GONE, BACK_KEPT),
-        (LEAF_GONE, LEAF_KEPT),
-        (LEAF_OUT_GONE, LEAF_OUT_KEPT),
-        (FIRST_ALL_GONE, FIRST_ALL_KEPT),
-        (FIRST_ALL_DELTA_GONE, FIRST_ALL_DELTA_KEPT),
-    ):
-        minds = minds or table[s, gone] != table[s, kept]
+    for gone in (ALL_GONE, ALL_DELTA_GONE, BACK_GONE, LEAF_GONE, LEAF_OUT_GONE, FIRST_ALL_GONE, FIRST_ALL_DELTA_GONE):
+        minds = minds or table[s, gone] != table[s, gone + 1]  # *_KEPT stands behind each *_GONE
     return minds
 
 
@@ -453,11 +431,9 @@ def binomial_table(extra: Ints, advance: Ints, mixed: bool) -> None:
 
     Args:
         extra [n+1, s+1]: result: forwards beyond one that is taped for each step; with `mixed`, all forwards. Row 0 and
-        what cannot be
-            done are infinite (the largest int64 / 4).
+            what cannot be done are infinite (the largest int64 / 4).
         advance [n+1, s+1]: result: how many steps to go before the next state is stored, the longest where several are
-        best; 0: store
-            the tape of the first step instead of a state.
+            best; 0: store the tape of the first step instead of a state.
         mixed: slots may hold tapes.
     """
     never = np.iinfo(np.int64).max // 4

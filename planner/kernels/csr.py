@@ -19,7 +19,8 @@ class Arrays(NamedTuple):
         root [m]: value whose making allocated the storage, in-place apart.
         after_ptr [n+1], after_op: order-only predecessors.
         pair_ptr [n+1], pair_in, pair_out, pair_identity: in-place permissions; input position, output position,
-        identity flag. cost [n], workspace [n], recomputable [n], resident [n], phase [n] (index into PHASES).
+            identity flag.
+        cost [n], workspace [n], recomputable [n], resident [n], phase [n] (index into PHASES).
         resident_bytes [1]: what residents add to every step in this memory model.
     """
 

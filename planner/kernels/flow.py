@@ -1,8 +1,7 @@
 """Minimum cuts: which ops come before and after an instant, the network of one instant, and push-relabel on it.
 
-`g` is `analysis.encode.Arrays`. A network has a node per op ("run again"), then a node per value ("its storage is at
-hand").
-Source and sink are not nodes: `excess` holds what the source sends, `sink` what each node may still send to the sink.
+A network has a node per op ("run again"), then a node per value ("its storage is at hand"). Source and sink are no
+nodes: `excess` holds what the source sends, `sink` what each node may still send to the sink.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import numpy as np
 
 from planner.kernels import Flags, Ints, kernel
 from planner.kernels.csr import Arrays
-from planner.kernels.structs import StructProxy, StructType, constructor
+from planner.kernels.structs import struct
 
 #: A capacity that is never reached: sums of flows stay below it, and twice it is still an int64.
 UNBOUNDED = 1 << 61
@@ -19,9 +18,7 @@ UNBOUNDED = 1 << 61
 
 @kernel
 def descendants(g: Arrays, row: int, found: Flags) -> None:
-    """Mark the op `row` and every op that cannot run for the first time before it has: through reads and order-only
-    edges.
-    """
+    """Mark the op `row` and every op that reads or follows it, at once or through others."""
     found[:] = False
     found[row] = True
     for op in range(row + 1, found.shape[0]):
@@ -53,10 +50,9 @@ def ancestors(g: Arrays, row: int, found: Flags) -> None:
 
 @kernel
 def holders(g: Arrays, storage_rep: Ints) -> None:
-    """For each value, the value whose storage stands for its own: itself, what it is a view of, or -1 where it costs no
-    bytes.
+    """For each value, the value whose storage stands for its own: itself, what it is a view of, or -1 for none.
 
-    Two live values with different holders are never on one storage: an update ends every older name on the storage it
+    -1 stands where a value costs no bytes. Two live values with different holders are never on one storage: an update ends every older name on the storage it
     takes, and in-place does so too unless the pair is an identity. -1: on a resident; of 0 bytes; with several identity
     pairs, one of which will be taken; or a view from an op that also updates what it views.
     """
@@ -86,8 +82,9 @@ def holders(g: Arrays, storage_rep: Ints) -> None:
 
 @kernel
 def working_sets(g: Arrays, storage_rep: Ints, seen: Ints, working_bytes: Ints) -> None:
-    """Bytes at each op's step that nothing avoids: residents, inputs, fresh outputs, workspace; in-place is granted
-    wherever sizes allow.
+    """Bytes that nothing avoids at each op's step: residents, inputs, fresh outputs, workspace.
+
+    In-place is granted wherever sizes allow.
 
     Args:
         seen [m]: working memory, -1 everywhere.
@@ -148,15 +145,7 @@ class Network:
     level: Ints  # [3, k+2]: the first node of each label, and the next and the previous of each node
 
 
-class NetworkType(StructType):
-    """The struct in kernels."""
-
-
-class NetworkProxy(StructProxy):  # type: ignore[misc]
-    """The struct in Python's hands."""
-
-
-new_network = constructor(Network, NetworkType, NetworkProxy)
+NetworkType, NetworkProxy, new_network = struct(Network)
 
 
 @kernel
@@ -248,10 +237,10 @@ def _label_all(network: Network) -> int:
                 filled += 1
     highest = 0
     for node in range(nodes):
-        if label[node] <= nodes:
-            _enter(node, label[node], level)
-    for node in range(nodes):
-        if label[node] <= nodes and network.excess[node] > 0:
+        if label[node] > nodes:
+            continue
+        _enter(node, label[node], level)
+        if network.excess[node] > 0:
             active[1, node] = active[0, label[node]]
             active[0, label[node]] = node
             highest = max(highest, label[node])
@@ -260,9 +249,7 @@ def _label_all(network: Network) -> int:
 
 @kernel
 def _enter(node: int, height: int, level: Ints) -> None:
-    """Put a node on the list of its label: level[0] the first of each label, level[1] and level[2] the next and the
-    previous.
-    """
+    """Put a node on the list of its label: see `Network.level`."""
     following = level[0, height]
     level[1, node] = following
     level[2, node] = -1

@@ -1,4 +1,4 @@
-"""Values that must not wait: made again where a sequence would keep them. `g` is `analysis.encode.Arrays`."""
+"""Values that must not wait: made again where a sequence would keep them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def mirror(g: Arrays, sequence: Ints, rerun: Flags, forward: Flags, result: Ints
 
     Args:
         sequence [L]: ops.
-        again [n]: the marked ops.
+        rerun [n]: the marked ops.
         forward [n]: ops of the forward part.
         result: the sequence with the further runs; what does not fit is counted only.
     Returns:

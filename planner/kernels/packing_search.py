@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from planner.kernels import Ints, kernel
-from planner.kernels.structs import StructProxy, StructType, constructor
+from planner.kernels.structs import struct
 
 #: What `descend` returns; after the last two it can be called again.
 PACKED, EXHAUSTED, PAUSED, CROWDED = 1, 2, 3, 4
@@ -55,15 +55,7 @@ class Search:
     state: Ints
 
 
-class SearchType(StructType):
-    """The struct in kernels."""
-
-
-class SearchProxy(StructProxy):  # type: ignore[misc]
-    """The struct in Python's hands."""
-
-
-new_search = constructor(Search, SearchType, SearchProxy)
+SearchType, SearchProxy, new_search = struct(Search)
 
 
 @kernel

@@ -50,8 +50,7 @@ def _insert(node: int, low: int, high: int, head: Ints, pool: Ints, state: Ints)
 
 @kernel
 def place(order: Ints, size: Ints, alignment: Ints, first: Ints, last: Ints, best: bool, offset: Ints) -> int:
-    """Put each buffer in the first gap that holds it (`best`: the smallest) among those placed before and live at the
-    same time.
+    """Put each buffer in the first gap (`best`: the smallest) between those placed before it and live with it.
 
     The taken addresses are kept in a segment tree over sections: a node has those of the buffers that cover it, and
     those of all that touch it, as disjoint ranges. Well packed buffers leave few ranges, so placement is near linear

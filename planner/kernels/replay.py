@@ -1,7 +1,7 @@
 """Memory of a sequence of ops: canonical frees, storages and their lifetimes, bytes at each step.
 
 The memory rules once more, compiled, for searches that judge thousands of candidates. The judge (`planner.simulator`)
-decides. `g` is `analysis.encode.Arrays`.
+decides.
 """
 
 from __future__ import annotations
@@ -63,9 +63,7 @@ def turn_round(free_ptr: Ints, freed: Ints, used: int) -> None:
 
 @kernel
 def _join(v: int, slot: int, slot_of: Ints, names: Ints, name_count: Ints) -> None:
-    """Put the name v on a storage. names[0] is the first name of each storage, names[1] and names[2] the next and
-    previous name.
-    """
+    """Put the name v on a storage: names[0] has its first name, names[1] and [2] the next and previous of each."""
     slot_of[v] = slot
     first = names[0, slot]
     names[1, v] = first

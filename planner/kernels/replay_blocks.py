@@ -1,5 +1,4 @@
-"""Passes: parts of the program run again at some places, as far as what they make is needed there, and a random search
-over them.
+"""Passes, that is, parts of the program run again for what is needed later, and a random search over them.
 
 The program is one run of every op, in an order. A pass stands before a row of the program, or of another pass, and runs
 the ops of rows low to high again that make something needed afterwards, with what those read. The values that a pass
@@ -17,7 +16,7 @@ import numpy as np
 from planner.kernels import Flags, Ints, kernel
 from planner.kernels.anneal.draws import below, uniform
 from planner.kernels.anneal.state import Model, State
-from planner.kernels.structs import StructProxy, StructType, constructor
+from planner.kernels.structs import struct
 
 # Words of a pass: the pass it stands in, or -1 for the program; the row it stands before; which rows it runs again.
 WITHIN, AT, LOW, HIGH = range(4)
@@ -43,15 +42,7 @@ class Passes:
     sequence: Ints  # [L]: op rows
 
 
-class PassesType(StructType):
-    """The struct in kernels."""
-
-
-class PassesProxy(StructProxy):  # type: ignore[misc]
-    """The struct in Python's hands."""
-
-
-new_passes = constructor(Passes, PassesType, PassesProxy)
+PassesType, PassesProxy, new_passes = struct(Passes)
 
 
 class Numbers(NamedTuple):

@@ -1,6 +1,4 @@
-"""Chen et al. 2016: Alg. 3 over candidate cuts, and Alg. 2 for any recompute counts. `g` is
-`analysis.encode.Arrays`.
-"""
+"""Chen et al. 2016: Alg. 3 over candidate cuts, and Alg. 2 for any recompute counts."""
 
 from __future__ import annotations
 
@@ -49,8 +47,7 @@ def recompute(g: Arrays, order: Ints, counts: Ints, origin: Flags, gradient_of: 
         counts [n]: m(v); 0 keeps the value. The original never shipped counts above 1.
         origin [n]: True for the ops of the forward part, which read first instances.
         gradient_of [n]: for parity with the original, the forward op of a backward op, or -1. The backward op of one
-        that is kept reads
-            what that read, whatever was recomputed; that of any other needs its copy, read or not.
+            that is kept reads what that read, whatever was recomputed; that of any other needs its copy, read or not.
         sequence [k + sum of counts]: result.
     Returns:
         its length; copies that nobody needs are not run.

@@ -17,41 +17,40 @@ from numba.experimental import structref
 from planner.kernels import kernel
 
 Fields = TypeVar("Fields")
-StructProxy: Any = structref.StructRefProxy
 _structref: Any = structref
 _types: Any = types
 _config: Any = numba.config
 
 
-class StructType(_types.StructRef):  # type: ignore[misc]
-    """The type of a struct: a subclass for each, in the module that declares the fields, so that caches find it."""
-
+class _StructType(_types.StructRef):  # type: ignore[misc]
     def preprocess_fields(self, fields: Any) -> Any:
         """The type of a number in place of the type of one literal."""
         return tuple((name, _types.unliteral(kind)) for name, kind in fields)
 
 
-def constructor(fields: type[Fields], kind: type, proxy: type) -> Callable[..., Fields]:
-    """What makes a struct of the values of its fields, given by name; numbers left out are 0.
+def struct(fields: type[Fields]) -> tuple[type, type, Callable[..., Fields]]:
+    """A struct of the fields that a class declares.
 
-    Args:
-        fields: the class whose annotations are the fields.
-        kind, proxy: subclasses of `StructType` and `StructProxy`, known by name in the module of the fields.
+    Returns:
+        its type, its form in Python, and what makes one of the values of its fields, given by name; numbers left out
+        are 0. The module of the class has to name the first two `<class>Type` and `<class>Proxy`: compiled code on
+        disk finds them so.
     """
-    kinds: dict[str, str] = fields.__annotations__
-    names = tuple(kinds)
+    name, kinds = fields.__name__, fields.__annotations__
+    kind = type(f"{name}Type", (_StructType,), {"__module__": fields.__module__})
+    proxy = type(f"{name}Proxy", (structref.StructRefProxy,), {"__module__": fields.__module__})
     zeros = {"int": 0, "float": 0.0, "bool": False}
 
     def plain(values: tuple[object, ...]) -> Fields:
         made = fields()
-        vars(made).update(zip(names, values, strict=True))
+        vars(made).update(zip(kinds, values, strict=True))
         return made
 
     if _config.DISABLE_JIT:
         build = plain
     else:
         _structref.register(kind)
-        _structref.define_proxy(proxy, kind, names)
+        _structref.define_proxy(proxy, kind, tuple(kinds))
 
         @kernel  # numba compiles the constructor of a proxy in every process; a kernel is kept on disk
         def build(values: tuple[object, ...]) -> Fields:
@@ -60,6 +59,6 @@ def constructor(fields: type[Fields], kind: type, proxy: type) -> Callable[..., 
     def make(**values: Any) -> Fields:
         unknown = values.keys() - kinds.keys()
         assert not unknown, unknown
-        return build(tuple(values[name] if name in values else zeros[kinds[name]] for name in names))
+        return build(tuple(values[name] if name in values else zeros[kinds[name]] for name in kinds))
 
-    return make
+    return kind, proxy, make

@@ -1,4 +1,4 @@
-"""A sequence of ops as a program in which every run is an op of its own. `g` is `analysis.encode.Arrays`."""
+"""A sequence of ops as a program in which every run is an op of its own."""
 
 from __future__ import annotations
 
@@ -61,8 +61,7 @@ def restore(
 
     Args:
         g: an unrolled program; `storage_rep`, `needed` and `live_here` as in `kernels.flow`.
-        again [n]: ops that run again; changed: those whose outputs stay, or that nothing asks for any more, no longer
-        do.
+        rerun [n]: ops that run again; on return, without those whose outputs stay or that nothing asks for any more.
         order: ops to try.
         room: bytes.
     Returns:

@@ -107,9 +107,7 @@ class _Search:
     # ---- starts
 
     def start(self, starts: Sequence[Strategy]) -> None:
-        """Orders of little memory, greedy plans, those of other strategies; passes over parts of the program where none
-        of these fits.
-        """
+        """Try orders of little memory, greedy plans, other strategies, and then passes if none of them fits."""
         target = self.bound if self.problem.budget is None else self.problem.budget
         if self.problem.order == "free":
             for sequence in orders(self.runs, self.model, self.keep_all):
@@ -170,13 +168,12 @@ class _Search:
             cycle += 1
 
     def goal(self, cycle: int) -> int:
-        """Peak bytes to stay within: the budget, or without one, less than the best has (every third cycle: as little,
-        but cheaper).
-        """
+        """Peak bytes to stay within: the budget, or if there is none, less than the best has."""
         if self.problem.budget is not None:
             return self.problem.budget - self.margin
         assert self.incumbent.best is not None
         peak = self.incumbent.best.peak_bytes
+        # every third cycle looks for as little, but cheaper
         if cycle % 3 == 2 or peak <= self.bound:
             return peak - self.margin
         return max(self.bound, peak - 1 - ((peak - self.bound) >> min(cycle + 1, 62))) - self.margin

@@ -1,6 +1,4 @@
-"""Parts of the program run again at a few places: plans for wide graphs, where one value made again needs hundreds of
-others.
-"""
+"""Plans for wide graphs, where one value made again needs hundreds: parts of the program run again."""
 
 from __future__ import annotations
 

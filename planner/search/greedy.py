@@ -31,8 +31,7 @@ def orders(runs: Runs, model: Model, keep_all: Ints) -> Iterator[Ints]:
 
 
 def evictions(runs: Runs, model: Model, sequence: Ints, budget: int) -> Iterator[Ints | None]:
-    """Drop the value worth most at the highest run, again and again, until the sequence fits or gains no more, by
-    several rules.
+    """Drop the value worth most at the highest run until the sequence fits or gains no more, by several rules.
 
     Args:
         budget: bytes, residents apart.

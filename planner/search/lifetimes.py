@@ -62,9 +62,7 @@ def model_of(arrays: Arrays, *, pinned: bool) -> Model:
 
 
 def _reads(arrays: Arrays, op: int, aliased: Flags) -> dict[int, int]:
-    """Values that must be live while an op runs, with the bytes of an output that takes the value's place where it
-    dies.
-    """
+    """Values live while an op runs, each with the bytes of the output that takes its place where it dies."""
     inputs = arrays.read_value[arrays.read_ptr[op] : arrays.read_ptr[op + 1]].tolist()
     roots = arrays.root[inputs].tolist() if inputs else []
     saved = {v: 0 for v in (*inputs, *roots) if not arrays.resident[arrays.producer[v]]}

@@ -45,9 +45,7 @@ def undo(state: State) -> None:
 
 @kernel
 def _may_stand(state: State, op: int, before: int, is_first: bool | np.bool_) -> bool:
-    """True if a run of op may stand in front of a run as far as its reads, effects and order go; its own readers are
-    not looked at.
-    """
+    """True if reads, effects and order let a run of op stand in front of a run; its readers are not looked at."""
     key = state.run_key[before]  # others stand before it where their key is less
     for r in range(state.op_reads[op], state.op_reads_stop[op]):
         run = state.op_first[state.value_maker[state.read_value[r]]]
@@ -193,9 +191,7 @@ def window_stop(state: State, e: int) -> int:
 
 @kernel
 def shift(state: State, e: int, before: int) -> int:
-    """Move a run in front of another; 0 if it may not go there. Readers must still come after it: the caller chose the
-    window.
-    """
+    """Move a run in front of another, where the caller has seen that its readers come later; 0 if it may not."""
     op = state.run_op[e]
     if before == e or state.run_next[e] == before or state.logged + 2 > LOGS:
         return 0
@@ -207,19 +203,21 @@ def shift(state: State, e: int, before: int) -> int:
 
 
 @kernel
+def _moved(state: State, at: int) -> int:
+    """The run that an entry of the log put in, or 0 where it put none in or the run is gone again."""
+    run = state.log_row[at] if state.log_inserted[at] == 1 else 0
+    return run if state.run_op[run] != 0 else 0
+
+
+@kernel
 def pull(state: State, most: int) -> None:
     """After a run moved later: its inputs that nobody else reads follow."""
     start = state.logged - 1
     room = min(LOGS, state.logged + 2 * most) - 2
     while start < state.logged <= room:
-        if state.log_inserted[start] == 0:
-            start += 1
-            continue
-        moved = state.log_row[start]
+        moved = _moved(state, start)
         start += 1
         op = state.run_op[moved]
-        if op == 0:
-            continue
         for r in range(state.op_reads[op], state.op_reads_stop[op]):
             run = instance(state, state.value_maker[state.read_value[r]], moved)
             if run == 0 or state.run_next[run] == moved or state.logged > room:
@@ -234,14 +232,9 @@ def push(state: State, most: int) -> None:
     start = state.logged - 1
     room = min(LOGS, state.logged + 2 * most) - 2
     while start < state.logged <= room:
-        if state.log_inserted[start] == 0:
-            start += 1
-            continue
-        moved = state.log_row[start]
+        moved = _moved(state, start)
         start += 1
         op = state.run_op[moved]
-        if op == 0:
-            continue
         for v in range(state.op_outs[op], state.op_outs_stop[op]):
             if state.run_read[moved, state.value_slot[v]] == moved:
                 continue
@@ -249,5 +242,6 @@ def push(state: State, most: int) -> None:
                 run = state.op_first[state.reader_op[r]]
                 if run == 0 or state.run_key[run] <= state.run_key[moved] or state.logged > room:
                     continue
-                if window_start(state, run) == moved and state.run_next[moved] != run and uniform(state) < 0.8:
-                    shift(state, run, state.run_next[moved])
+                following = state.run_next[moved]
+                if window_start(state, run) == moved and following != run and uniform(state) < 0.8:
+                    shift(state, run, following)

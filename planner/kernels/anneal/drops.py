@@ -47,9 +47,7 @@ def _cover(state: State, e: int, k: int, worst: int) -> int:
 
 @kernel
 def relieve_once(state: State) -> bool:
-    """Make one sampled value that waits across the worst run again behind it: of those cheap enough for the move, the
-    cheapest per byte.
-    """
+    """Make one of a few drawn values that wait across the worst run again behind it: the cheapest per byte."""
     worst = _worst(state)
     chosen, place = np.int64(0), np.int64(0)
     best = np.inf
@@ -79,9 +77,7 @@ def relieve_once(state: State) -> bool:
 
 @kernel
 def _waiting_cost(state: State, op: int, before: int, worst: int) -> float:
-    """What it costs to make an op's outputs again there, with those inputs that would have to wait across the worst
-    run.
-    """
+    """Cost of an op made again there, with its inputs that would have to wait across the worst run."""
     cost = state.op_cost[op]
     for r in range(state.op_reads[op], state.op_reads_stop[op]):
         v = state.read_value[r]

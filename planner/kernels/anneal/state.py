@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from planner.kernels import Flags, Floats, Ints, kernel
-from planner.kernels.structs import StructProxy, StructType, constructor
+from planner.kernels.structs import struct
 
 HEAD, END, FIRST_RUN = 1, 2, 3  # rows of the two ends of the list of runs, and of the first run
 BLOCK, FILL = 64, 48  # runs that a block has room for, and that it gets when it is packed anew
@@ -135,15 +135,7 @@ class State:
     best: Ints  # op rows of the graph, those of the best sequence
 
 
-class StateType(StructType):
-    """The struct in kernels."""
-
-
-class StateProxy(StructProxy):  # type: ignore[misc]
-    """The struct in Python's hands."""
-
-
-_new = constructor(State, StateType, StateProxy)
+StateType, StateProxy, _new = struct(State)
 
 
 def new_state(model: Model, most_runs: int, random: int) -> tuple[State, dict[str, Any]]:
