@@ -52,9 +52,9 @@ def ancestors(g: Arrays, row: int, found: Flags) -> None:
 def holders(g: Arrays, storage_rep: Ints) -> None:
     """For each value, the value whose storage stands for its own: itself, what it is a view of, or -1 for none.
 
-    -1 stands where a value costs no bytes. Two live values with different holders are never on one storage: an update ends every older name on the storage it
-    takes, and in-place does so too unless the pair is an identity. -1: on a resident; of 0 bytes; with several identity
-    pairs, one of which will be taken; or a view from an op that also updates what it views.
+    Two live values with different holders are never on one storage: an update ends every older name on the storage it
+    takes, and in-place does so too unless the pair is an identity. None have values on a resident, of 0 bytes, with
+    several identity pairs, one of which will be taken, and views from an op that also updates what it views.
     """
     for v in range(storage_rep.shape[0]):
         op = g.producer[v]
