@@ -92,11 +92,8 @@ def test_the_flow_is_the_least_cut_over_all_subsets_and_that_of_networkx(given_:
 def networkx_value(nodes: int, arcs: Arcs, source: Sequence[int], sink: Sequence[int]) -> int:
     graph = nx.DiGraph()
     graph.add_nodes_from(["s", "t"])
-    for tail, head, cap in [
-        *arcs,
-        *(("s", k, c) for k, c in enumerate(source)),
-        *((k, "t", c) for k, c in enumerate(sink)),
-    ]:
+    ends = [("s", k, c) for k, c in enumerate(source)] + [(k, "t", c) for k, c in enumerate(sink)]
+    for tail, head, cap in [*arcs, *ends]:
         known = graph.get_edge_data(tail, head, {"capacity": 0})["capacity"]
         graph.add_edge(tail, head, capacity=known + cap)
     return nx.maximum_flow_value(graph, "s", "t")
@@ -120,8 +117,7 @@ def test_a_flow_goes_on_from_where_it_was_when_capacities_rise(given_: Any, rais
     assert warm.run(most_work)[0] == expected
 
 
-# ------------------------------------------------------------------------------------------------ before, after,
-# holders
+# -------------------------------------------------------------------------------------------- before, after, holders
 
 
 @QUICK
@@ -173,9 +169,8 @@ def test_no_step_of_any_schedule_takes_less_than_its_working_set(
     digraph: nx.DiGraph, memory: MemoryModel, data: st.DataObject
 ) -> None:
     graph = lower(digraph)
-    working = dict(
-        zip((op.name for op in graph.ops), storages(encode(graph, memory).arrays).working_bytes.tolist(), strict=True)
-    )
+    names, working_bytes = [op.name for op in graph.ops], storages(encode(graph, memory).arrays).working_bytes
+    working = dict(zip(names, working_bytes.tolist(), strict=True))
     schedule = data.draw(schedules(graph))
     for name, nbytes in zip(schedule.computes, naive_timeline(graph, schedule, memory=memory), strict=True):
         assert working[name] <= nbytes
@@ -289,16 +284,7 @@ def test_restoring_keeps_within_the_room_and_counts_what_is_live(
     before = instant.cut(float(shared.most)).rerun
     rerun = before.copy()
     order = np.array(data.draw(st.permutations(np.flatnonzero(before).tolist())), dtype=np.int64)
-    live = unroll.restore(
-        arrays,
-        storage_rep,
-        shared.holder_bytes,
-        instant.needed,
-        live_here,
-        rerun,
-        order,
-        room,
-    )
+    live = unroll.restore(arrays, storage_rep, shared.holder_bytes, instant.needed, live_here, rerun, order, room)
 
     def counted(rerun: Any) -> int:
         index = {name: v for v, name in enumerate(graph.tensors)}

@@ -1,6 +1,4 @@
-"""Passes: their runs against a slow twin and the judge, and what the search over them finds against exhaustive search
-and recurrences.
-"""
+"""Passes: their runs against a twin and the judge, what is found against exhaustive search and recurrences."""
 
 from __future__ import annotations
 
@@ -71,9 +69,7 @@ class Bench:
 
 @st.composite
 def nested_passes(draw: Any, rows: int) -> list[Pass]:
-    """Up to five; one stands in the program or in an earlier one. Places and rows may lie outside of what that one
-    runs.
-    """
+    """Up to five, each in the program or in an earlier one; places and rows may lie outside of what that one runs."""
     row = st.integers(0, rows)
     return [(draw(st.integers(-1, k - 1)), draw(row), draw(row), draw(row)) for k in range(draw(st.integers(0, 5)))]
 
@@ -94,9 +90,7 @@ def unrolled(table: list[Pass], inside: int, low: int, high: int) -> list[tuple[
 
 
 def twin(bench: Bench, table: list[Pass]) -> list[str]:
-    """Everything unrolled; then, last first, what a pass runs is left out unless its op may run again and a run after
-    it needs it.
-    """
+    """All unrolled; then, last first, what a pass runs goes unless its op may run again and a later run needs it."""
     graph = bench.graph
     left: list[str] = []
     rows = unrolled(table, -1, 0, len(bench.names))
@@ -238,9 +232,7 @@ def test_what_is_found_is_legal_and_costs_no_less_than_the_exhaustive_search_say
 
 
 def long_skips() -> Graph:
-    """600 ops in layers that hang together, some of which read from far back: a value made again needs all before
-    it.
-    """
+    """600 ops in layers, some of which read from far back: a value made again needs all before it."""
     return lower(remat.converted(layered(600, width=16, seed=0)))
 
 
