@@ -240,8 +240,7 @@ class Report(Asked, msgspec.Struct, frozen=True):
 
 
 def proven(report: Report, *, cost_lower_bound: float, peak_lower_bound: int) -> bool:
-    """True if what the report calls optimal is a statement we know, about the question that was asked, and meets its
-    bound.
+    """True if the report's `optimal` is one of `PROOFS`, about the question asked, and its bound is met.
 
     Args:
         cost_lower_bound, peak_lower_bound: what the reader has computed; those of the report are claims too.

@@ -100,9 +100,7 @@ class _Storage:
 
 
 def _may_take(storage: _Storage, output: Tensor, *, identity: bool, freed: set[str]) -> bool:
-    """Rule 10, what it asks of the storage: not resident, equal bytes, and all its names freed right after (or the
-    output is the same).
-    """
+    """What rule 10 asks of the storage: not resident, equal bytes, all names freed next (or an identity pair)."""
     if storage.resident or storage.raw != output.nbytes:
         return False
     return (identity and output.name not in freed) or storage.names <= freed
@@ -397,8 +395,7 @@ def _label(buffer: Buffer) -> str:
 
 
 def check_overlaps(buffers: Iterable[Buffer]) -> None:
-    """Sweep over time with the live buffers sorted by offset: where none overlap, only neighbours can begin to. O(n log
-    n).
+    """Sweep over time with the live buffers sorted by offset, where only neighbours can overlap; O(n log n).
 
     Raises:
         VerificationError: names the first two that share a byte at a step.

@@ -73,9 +73,7 @@ def main() -> None:
 
 
 def _noted_interrupts() -> list[int]:
-    """Filled at each Ctrl-C, which is a KeyboardInterrupt as ever: compilers swallow some and fail in a way of their
-    own.
-    """
+    """Filled at each Ctrl-C: a compiler's callback swallows some, and the compiler then fails in its own way."""
     interrupts: list[int] = []
 
     def heard(number: int, frame: FrameType | None) -> None:

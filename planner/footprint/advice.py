@@ -94,8 +94,7 @@ def per_tensor_update(work: Simulated, allowed: int) -> Remedy | None:
 
 
 def _temporaries(graph: Graph) -> frozenset[str]:
-    """Values that an update op makes for several parameters, beside outputs, states and gradients; ops with such
-    workspace."""
+    """Values that an update op makes for several parameters, and update ops that have such values as workspace."""
     targets = targets_of(graph)
     largest = max((graph.tensors[target.parameter].nbytes for target in targets), default=0)
     if len({target.parameter for target in targets}) < 2:

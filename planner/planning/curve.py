@@ -1,6 +1,4 @@
-"""The trade-off curve: what each byte of budget costs in recomputation. Prints as a table; saves as CSV, JSON or a
-figure.
-"""
+"""The trade-off curve: what each byte of budget costs in recomputation, as a table, CSV, JSON or a figure."""
 
 from __future__ import annotations
 
@@ -107,9 +105,7 @@ class Curve(Asked, msgspec.Struct, frozen=True, dict=True):
 
     @property
     def front(self) -> tuple[Point, ...]:
-        """The Pareto front of (arena, cost) over all strategies: less memory only for more cost; the first point of
-        equals.
-        """
+        """The Pareto front of (arena, cost) over all strategies; of equal points the first."""
         front: list[Point] = []
         fits = [point for point in self.points if point.arena_bytes is not None]
         for point in sorted(fits, key=lambda point: (point.arena_bytes, point.cost)):
@@ -119,17 +115,13 @@ class Curve(Asked, msgspec.Struct, frozen=True, dict=True):
 
     @property
     def best(self) -> tuple[Point, ...]:
-        """At each budget the point of least cost, of whichever strategy, the first named of equals; a larger budget
-        never costs more.
-        """
+        """At each budget the point of least cost over all strategies; of equal points the first named."""
         by_budget = groupby(sorted(self.points, key=lambda point: point.budget), key=lambda point: point.budget)
         return tuple(min(points, key=_rank) for _, points in by_budget)
 
     @property
     def least_budget(self) -> int:
-        """Bytes: proven that no plan fits a smaller budget, reserve included; `peak_lower_bound`, and what the cost
-        bounds add to it.
-        """
+        """The least budget in bytes, reserve included, that is not proven to be too small for any plan."""
         hopeless = [point.budget + 1 for point in self.points if point.cost_lower_bound is None]
         return max([self.memory.needed_bytes(self.peak_lower_bound), *hopeless])
 
@@ -151,14 +143,15 @@ class Curve(Asked, msgspec.Struct, frozen=True, dict=True):
         return make(point)
 
     def save_plans(self, folder: str | os.PathLike[str]) -> tuple[str, ...]:
-        """Write the plans of `best`, a file each, named by the least of the budgets it is for: `3727519556.json`; the
-        files' paths.
+        """Write the plans of `best`, each to a file named by the least budget it is for, as `3727519556.json`.
 
         Args:
             folder: made if it is missing.
         Raises:
             OutputError: the folder or a file cannot be written.
             PlannerError: see `plan`.
+        Returns:
+            The files' paths.
         """
         try:
             os.makedirs(folder, exist_ok=True)

@@ -130,8 +130,7 @@ def _heed(folder: str, stop: Stop) -> None:
 
 
 def _halvings(budgets: Sequence[int]) -> Iterator[list[int]]:
-    """The middle one, then the middles of both halves, and so on: every budget comes after a neighbour on each side, as
-    far as there are.
+    """The middle budget, then the middles of both halves, and so on, so that neighbours are known before a budget.
 
     >>> list(_halvings([10, 20, 30, 40, 50, 60]))
     [[40], [20, 60], [10, 30, 50]]
