@@ -1,10 +1,7 @@
-"""Every schedule of a small graph, cheapest first: the proven least cost at a budget, the proven least peak, or that
-nothing fits.
+"""A* over all schedules of a small graph: the least cost at a budget, or the least peak, proven.
 
-What counts is the cost of runs beyond the first, so that a search in order of it is a shortest path in which first runs
-are free. A value
-that is gone and has to be made again is paid for when it goes. Costs are summed as whole numbers: no rounding decides
-between two plans.
+The length of a path is the cost of its reruns; first runs are free. The estimate of the rest is the cost of ops that
+must run again because a needed value was freed. Costs are summed as whole numbers, so rounding decides nothing.
 """
 
 from __future__ import annotations
@@ -13,28 +10,27 @@ import heapq
 import math
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from planner.bounds.peak import peak_lower_bound
-from planner.bounds.states import Aliased, Move, Plain, Program, compile_program
+from planner.bounds.states import Machine, Move, Program, State, bits, compile_program
 from planner.graph import Graph
 from planner.memory import MemoryModel
 from planner.schedule import Compute, Free, Schedule, Step
 
-#: States looked at before a search gives up, at effort 1: about half a second for ten ops.
+#: States expanded before a search gives up, at effort 1: about half a second for ten ops.
 MOST_STATES: Final = 12_000
-_BETWEEN_LOOKS: Final = 256  # at the clock
+_BETWEEN_LOOKS: Final = 256  # states expanded between two looks at the clock
 
 
 class Answer(NamedTuple):
-    """What a search of all schedules found.
+    """The outcome of a search over all schedules.
 
     Args:
-        schedule: the best one; None where none fits, none is below what was known, or the search gave up before it had
-            one.
-        bound: no schedule is below it: cost, or peak bytes without the reserve; infinite where none fits.
-        proven: True if the bound is reached: by the schedule, or without one by what was known.
-        states: looked at.
+        schedule: the best one; None if none fits, none beats the known one, or the search gave up before it had one.
+        bound: no schedule is below it, in cost or in live bytes; infinite if none fits.
+        proven: True if the bound is reached by the schedule, or without one by the known schedule.
+        states: number of states expanded.
     """
 
     schedule: Schedule | None
@@ -54,16 +50,15 @@ def cheapest_schedule(
     most_states: int = MOST_STATES,
     stop: Callable[[], bool] = lambda: False,
 ) -> Answer:
-    """The least cost of any schedule within a budget, over all orders (or the program's), any number of runs, and all
-    frees.
+    """The least cost of any schedule within a budget, over all orders, numbers of runs and frees.
 
     Args:
-        budget: most peak bytes, the reserve taken off.
-        pinned: ops first run in program order.
-        known_cost: of some schedule that fits; only what is cheaper is sought.
-        at_least: a proven bound on the cost; between states that do not exceed it, the one furthest on goes first.
-        most_states: after which the search gives up; its bound stays valid.
-        stop: asked now and then; True gives up too.
+        budget: most live bytes.
+        pinned: first runs are in program order.
+        known_cost: of some schedule that fits; only cheaper ones are sought.
+        at_least: a proven bound on the cost; of states that do not exceed it, the one with most ops run goes first.
+        most_states: number of states after which the search gives up; its bound stays valid.
+        stop: asked now and then; the search gives up if it returns True.
 
     >>> from planner.graph import Op, Tensor
     >>> ops = [Op("a", (Tensor("a", 4),)), Op("b", (Tensor("b", 4),), ("a",)), Op("c", (Tensor("c", 2),), ("b",))]
@@ -79,7 +74,7 @@ def cheapest_schedule(
     if known_cost < math.inf:
         search.enough = math.ceil(Fraction(known_cost) / unit) - once
     if 0 < at_least < math.inf:
-        # below, however it was rounded
+        # Taken lower than any rounding of the bound can have lifted it.
         search.floor = max(0, math.floor(Fraction(at_least) * (1 - Fraction(1, 2**50)) / unit) - once)
     extra = search.run()
     bound = math.inf if extra is None else float((once + extra) * unit)
@@ -95,19 +90,17 @@ def least_peak_schedule(
     most_states: int = MOST_STATES,
     stop: Callable[[], bool] = lambda: False,
 ) -> Answer:
-    """The least peak of any schedule, and of those that reach it the cheapest where time allows.
-
-    Whether one fits is asked again and again, each time with half the bytes in doubt.
+    """The least peak of any schedule, by bisection; of schedules that reach it, the cheapest if time allows.
 
     Args:
-        most_bytes: peak of some schedule that is known.
+        most_bytes: peak of a known schedule.
         pinned, most_states, stop: as for `cheapest_schedule`.
     """
     program = compile_program(graph, memory, pinned=pinned)
     zero = [0] * len(program.costs)
     grain = program.grain_bytes
     low, high = peak_lower_bound(graph, memory).nbytes, most_bytes
-    low += -(low - program.resident_bytes) % grain  # every peak is the residents and whole grains
+    low += -(low - program.resident_bytes) % grain  # every peak is the residents and a number of grains
     best: Schedule | None = None
     states = 0
     target = low  # the largest working set is often enough
@@ -127,19 +120,18 @@ def least_peak_schedule(
 
 
 def _whole_costs(costs: list[float]) -> tuple[list[int], Fraction]:
-    """Costs as whole multiples of one unit, exactly: a float is a whole number of some power of two."""
+    """Costs as whole multiples of one unit, exactly: every float is a multiple of some power of two."""
     exact = [Fraction(cost) for cost in costs]
     unit = Fraction(1, max((cost.denominator for cost in exact), default=1))
     return [int(cost / unit) for cost in exact], unit
 
 
 class _Search:
-    """States in order of what runs beyond the first cost, those included that can be seen to be due.
+    """One run of A*.
 
     Args:
-        program: the graph.
         budget: most bytes at a step.
-        costs: of each op, whole.
+        costs: one whole number per op.
         most_states, stop: when to give up.
     """
 
@@ -148,41 +140,36 @@ class _Search:
     ) -> None:
         self.program, self.costs = program, costs
         costless = sum(1 << k for k, cost in enumerate(costs) if not cost)
-        self.machine: Any = (Plain if program.plain else Aliased)(program, budget, costless)
+        self.machine = Machine(program, budget, costless)
         self.most_states, self.stop = most_states, stop
         self.enough: float = math.inf
         self.floor = 0
         self.states = 0
         self.proven = False
-        self._goal: Any = None
-        self._came: dict[Any, tuple[Any, Move]] = {}
+        self._goal: State | None = None
+        self._came: dict[State, tuple[State, Move]] = {}
         self._sums: dict[int, int] = {}
 
     def run(self) -> int | None:
-        """Least extra cost, or what it is at least where the search gave up; None where nothing fits."""
+        """Least cost of reruns, or a bound on it if the search gave up; None if nothing fits."""
         machine, costs = self.machine, self.costs
         start = machine.start()
-        known: dict[Any, int] = {start: 0}
-        queue: list[tuple[int, int, int, int, int, Any]] = [(self.floor, 0, 0, 0, 0, start)]
+        known: dict[State, int] = {start: 0}
+        queue: list[tuple[int, int, int, int, int, State]] = [(self.floor, 0, 0, 0, 0, start)]
         pushed = 0
-        # What ran can then run again for nothing: whatever is live, a state that is further on can come to all that
-        # others can.
-        costless = (
-            self.program.plain and not any(costs) and not any(row.once or row.updated for row in self.program.rows)
-        )
+        # If every op may run again for nothing, a state in which more ops ran can reach all that another can.
+        program = self.program
+        costless = program.plain and not any(costs) and not any(row.once or row.updated for row in program.rows)
         furthest = 0
         while queue:
             bound, _, _, _, extra, state = heapq.heappop(queue)
             if bound >= self.enough:
                 self.proven = True
                 return int(self.enough)
-            if (
-                extra > known[state]
-                or (costless and state[0].bit_count() < furthest)
-                or machine.dominated(state, extra)
-            ):
+            runs = state[0].bit_count()
+            if extra > known[state] or (costless and runs < furthest) or machine.dominated(state, extra):
                 continue
-            furthest = state[0].bit_count()
+            furthest = runs
             if machine.done(state):
                 self._goal, self.proven = state, True
                 return extra
@@ -192,13 +179,13 @@ class _Search:
             for after, move in machine.moves(state):
                 then = extra + costs[move.op] if move.op >= 0 and state[0] >> move.op & 1 else extra
                 if then < known.get(after, then + 1):
-                    due = machine.owed(after[0], machine.live(after))
+                    due = machine.owed(after)
                     if due is None:
                         continue
                     owed = self._cost_of(due)
                     known[after] = then
                     self._came[after] = state, move
-                    pushed += 1  # of equals, the furthest, then the one that lacks least, and then the newest
+                    pushed += 1  # of equals: most ops run, then fewest reruns due, then the newest
                     ahead = -after[0].bit_count(), due.bit_count(), -pushed
                     heapq.heappush(queue, (max(self.floor, then + owed), *ahead, then, after))
         self.proven = True
@@ -207,11 +194,11 @@ class _Search:
     def _cost_of(self, ops: int) -> int:
         """Summed cost of a mask of ops."""
         if ops not in self._sums:
-            self._sums[ops] = sum(self.costs[k] for k in _bits(ops))
+            self._sums[ops] = sum(self.costs[k] for k in bits(ops))
         return self._sums[ops]
 
     def schedule(self) -> Schedule | None:
-        """The steps to the goal."""
+        """The schedule that leads to the goal; None if none was reached."""
         if self._goal is None:
             return None
         state, parts = self._goal, list[tuple[Step, ...]]()
@@ -222,14 +209,7 @@ class _Search:
 
     def _steps(self, move: Move) -> Iterator[Step]:
         names = self.program.value_names
-        yield from (Free(names[v]) for v in _bits(move.freed_before))
+        yield from (Free(names[v]) for v in bits(move.freed_before))
         if move.op >= 0:
             yield Compute(self.program.op_names[move.op])
-        yield from (Free(names[v]) for v in _bits(move.freed_after))
-
-
-def _bits(mask: int) -> Iterator[int]:
-    while mask:
-        lowest = mask & -mask
-        yield lowest.bit_length() - 1
-        mask ^= lowest
+        yield from (Free(names[v]) for v in bits(move.freed_after))

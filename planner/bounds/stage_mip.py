@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from planner.analysis.arrays import Floats, Ints
-from planner.bounds.states import Program, compile_program
+from planner.bounds.states import Program, bits, compile_program, mask_of
 from planner.errors import PlannerError
 from planner.graph import Graph
 from planner.memory import MemoryModel
@@ -199,7 +199,7 @@ class Stages:
         return self._units(fixed), instead
 
     def _bytes(self, mask: int) -> int:
-        return sum(nbytes for v, nbytes in enumerate(self.program.nbytes) if mask >> v & 1)
+        return sum(self.program.nbytes[v] for v in bits(mask))
 
     def _units(self, nbytes: int) -> float:
         """Sizes as multiples of what divides them all: small whole numbers, where they are."""
@@ -354,10 +354,7 @@ def _deaths(program: Program) -> list[int]:
 def _outputs_in_place(program: Program, i: int) -> int:
     """Mask of outputs that may lie on an input's storage."""
     row = program.rows[i]
-    found = 0
-    for _, o, _ in row.pairs:
-        found |= 1 << row.outs[o]
-    return found
+    return mask_of(row.outs[o] for _, o, _ in row.pairs)
 
 
 def _unit(costs: list[float]) -> tuple[float, bool]:
