@@ -77,7 +77,7 @@ class Plan(Asked):
             ScheduleError: an illegal step.
             VerificationError: overlapping or missing buffers, above the budget, or a claim that is not what was found.
         """
-        from planner.bounds.proofs import lower_bounds
+        from planner.bounds import lower_bounds
 
         trace = simulate(self.graph, self.schedule, memory=self.memory, allocation=self.allocation)
         arena_bytes = trace.peak_bytes if trace.arena_bytes is None else trace.arena_bytes

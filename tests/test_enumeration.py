@@ -17,7 +17,7 @@ from strategies import memory_models, simple_digraphs
 from test_laws import layered_digraphs
 
 from planner import Graph, GraphError, InfeasibleBudget, MemoryModel, Op, Tensor, lower, simulate
-from planner.bounds.enumeration import MOST_OPS, enumerated, enumeration
+from planner.bounds import MOST_OPS, enumerated, enumeration
 from planner.problem import Problem
 
 

@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from naive import keep_all, least_cost, least_peak, naive_cost
 from programs import op
 from strategies import digraphs, memory_models, simple_digraphs
+from test_astar import LEAST_PEAKS
 from test_certificate import LEAST_COSTS
 from test_laws import PERCENT, budget_of, layered_digraphs
-from test_shortest import LEAST_PEAKS
 
 from bench import remat
 from planner import Graph, InfeasibleBudget, MemoryModel, Op, PlannerError, Tensor, TimeLimit, lower, optimize, simulate
 from planner.analysis.evaluator import evaluator_of
-from planner.bounds.shortest import cheapest_schedule
+from planner.bounds.astar import cheapest_schedule
 from planner.bounds.stage_mip import Stages
 from planner.bounds.states import compile_program
 from planner.problem import Problem, Proposal

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from planner.bounds.proofs import LowerBounds, lower_bounds
+from planner.bounds import LowerBounds, lower_bounds
 from planner.errors import InfeasibleBudget, PlannerError, ScheduleError, TimeLimit, VerificationError
 from planner.graph import Graph
 from planner.memory import Allocation

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from planner.analysis.arrays import Ints
-from planner.bounds.enumeration import enumeration
+from planner.bounds import enumeration
 from planner.bounds.peak import peak_lower_bound
 from planner.errors import InfeasibleBudget, TimeLimit
 from planner.kernels.anneal.annealing import anneal

@@ -10,8 +10,8 @@ import msgspec
 
 from planner.analysis.arrays import BACKWARD
 from planner.analysis.evaluator import evaluator_of
+from planner.bounds import enumeration
 from planner.bounds.certificate import certified_cost
-from planner.bounds.enumeration import enumeration
 from planner.errors import InfeasibleBudget, TimeLimit
 from planner.problem import Problem, Proposal, Strategy
 from planner.search.anneal import retention

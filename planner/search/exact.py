@@ -11,9 +11,9 @@ from typing import Final
 import msgspec
 
 from planner.analysis.arrays import Ints
+from planner.bounds.astar import MOST_STATES, Answer, cheapest_schedule, least_peak_schedule
 from planner.bounds.certificate import certified_cost
 from planner.bounds.peak import no_plan, peak_lower_bound
-from planner.bounds.shortest import MOST_STATES, Answer, cheapest_schedule, least_peak_schedule
 from planner.bounds.stage_mip import MOST_ENTRIES, Solved, Stages
 from planner.bounds.states import compile_program
 from planner.errors import InfeasibleBudget, TimeLimit

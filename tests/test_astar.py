@@ -19,8 +19,8 @@ from test_certificate import LEAST_COSTS
 from test_laws import PERCENT, budget_of, layered_digraphs
 
 from planner import Graph, MemoryModel, Op, Tensor, lower, simulate
+from planner.bounds.astar import Answer, cheapest_schedule, least_peak_schedule
 from planner.bounds.certificate import certified_cost
-from planner.bounds.shortest import Answer, cheapest_schedule, least_peak_schedule
 from planner.bounds.states import compile_program
 
 SOME = settings(suppress_health_check=list(HealthCheck))
