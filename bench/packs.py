@@ -20,7 +20,7 @@ from planner.packing import Intervals, Packing, find_allocator, pack
 from planner.packing.arena import PlacementOrder, pack_once
 from planner.packing.buffer_table import read_table
 from planner.packing.intervals import sections_of
-from planner.packing.restarts import turns
+from planner.packing.restarts import round_robin
 from planner.units import BudgetText
 
 #: Rules that place each buffer once: words for the table, order, and whether in the smallest gap.
@@ -48,7 +48,7 @@ def warm_search() -> None:
     """Load the compiled kernels, the search's too."""
     pair = Intervals(*(np.array(column) for column in ([2, 2], [0, 1], [2, 3], [1, 1], [-1, -1])))
     pack(pair)
-    next(turns(sections_of(pair), pair.end - pair.start, 2, 0))[0].run(1000)
+    next(round_robin(sections_of(pair), pair.end - pair.start, 2, 0))[0].run(1000)
 
 
 @final

@@ -26,7 +26,7 @@ from test_laws import layered_digraphs
 from bench import remat
 from planner import Graph, MemoryModel, Op, Tensor, lower, simulate
 from planner.bounds.certificate import certified_cost
-from planner.bounds.chain_of_cuts import Series
+from planner.bounds.chain_of_cuts import ChainOfCuts
 from planner.bounds.cut import storages_of
 from planner.bounds.peak import peak_lower_bound
 from planner.kernels.flow import descendants
@@ -53,7 +53,7 @@ def rows_of(draw: st.DrawFn, graph: Graph, memory: MemoryModel, *, most: int = 4
 def proven(graph: Graph, memory: MemoryModel, rows: list[int], budget: int, *, most: int = 10**9) -> float:
     """Cost of any plan, by a series of instants."""
     shared = storages_of(graph, memory)
-    bound, _ = Series(shared, rows, budget).least(floor=Fraction(0), limit=None, most=most)
+    bound, _ = ChainOfCuts(shared, rows, budget).least(floor=Fraction(0), limit=None, most=most)
     return math.inf if bound is None else naive_cost(graph, keep_all(graph)) + float(bound * Fraction(shared.unit))
 
 
@@ -152,7 +152,7 @@ def cheapest_runs(graph: Graph, memory: MemoryModel, rows: list[int], budget: in
             made = first_runs[i] | set(runs[i])
             own = read({rows[i]})
             asked = {h for h in asked | read(made) if maker[names[h]] not in made} - own
-            nbytes = sum(int(shared.holder_bytes[h]) for h in asked)
+            nbytes = sum(int(shared.rep_bytes[h]) for h in asked)
             fits = fits and nbytes + int(shared.working_bytes[rows[i]]) <= budget
             asked = asked | own
         cost = sum(int(shared.step_cost[k]) for i, chosen in enumerate(runs) for k in chosen if k in before[i])
@@ -199,7 +199,7 @@ def test_the_splits_end_with_the_cheapest_runs_between_the_instants(
     budget = low + (high - low) * percent // 100
     cost = cheapest_runs(graph, memory, rows, budget)
     shared = storages_of(graph, memory)
-    bound, _ = Series(shared, rows, budget).least(floor=Fraction(0), limit=None, most=10**6)
+    bound, _ = ChainOfCuts(shared, rows, budget).least(floor=Fraction(0), limit=None, most=10**6)
     event("nothing fits" if cost is None else f"{len(rows)} instants, {'above one run' if cost else 'one run'}")
     assert (bound is None) == (cost is None)
     if bound is not None and cost is not None:
@@ -269,7 +269,7 @@ def test_a_search_goes_on_from_where_it_ended() -> None:
     shared = storages_of(graph, MemoryModel())
     last = len(graph.ops) - 1
     rows = list(range(13, last, 3))
-    in_steps, at_once = Series(shared, rows, 4), Series(shared, rows, 4)
+    in_steps, at_once = ChainOfCuts(shared, rows, 4), ChainOfCuts(shared, rows, 4)
     bounds = [in_steps.least(floor=Fraction(0), limit=None, most=most)[0] or 0 for most in (1, 20, 100, 400)]
     assert bounds == sorted(bounds)
     assert bounds[0] < bounds[-1] == at_once.least(floor=Fraction(0), limit=None, most=400)[0]

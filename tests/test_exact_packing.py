@@ -21,7 +21,7 @@ from planner.kernels.packing_search import EXHAUSTED, PACKED
 from planner.packing import Intervals, Packing, pack
 from planner.packing.buffer_table import read_table
 from planner.packing.intervals import sections_of
-from planner.packing.restarts import Descent, turns
+from planner.packing.restarts import Descent, round_robin
 
 QUICK = settings(suppress_health_check=list(HealthCheck))
 Row = tuple[int, int, int, int, int]  # bytes, start, end, alignment, fixed offset or -1
@@ -140,7 +140,7 @@ def test_the_descent_decides_every_capacity_under_every_ranking(rows: list[Row],
     core = sections_of(intervals_of(rows))
     capacity = best_top(rows) // core.unit + extra
     width = core.last - core.first
-    descent: Descent = next(itertools.islice(turns(core, width, capacity, 0), turn, None))[0]
+    descent: Descent = next(itertools.islice(round_robin(core, width, capacity, 0), turn, None))[0]
     outcome = descent.run(10**9)
     assert outcome == (PACKED if extra >= 0 else EXHAUSTED)
     if outcome == PACKED:
@@ -154,7 +154,7 @@ def test_a_descent_that_is_cut_into_slices_finds_what_one_run_finds() -> None:
     core = sections_of(intervals_of(rows))
     width = core.last - core.first
     capacity = core.bound + core.bound // 20
-    whole, sliced = (next(turns(core, width, capacity, 0))[0] for _ in range(2))
+    whole, sliced = (next(round_robin(core, width, capacity, 0))[0] for _ in range(2))
     outcome = whole.run(5_000_000)
     limit = 0
     while sliced.work < whole.work:

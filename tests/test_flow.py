@@ -201,7 +201,7 @@ def cheapest_choice(graph: Graph, instant: Instant, row: int, price: Fraction) -
         itertools.combinations(candidates, k) for k in range(len(candidates) + 1)
     ):
         demanded = wanted | {int(storage_rep[index[v]]) for k in chosen for v in graph.ops[k].reads} - live_here - {-1}
-        live = sum(int(shared.holder_bytes[h]) for h in demanded if maker[h] not in chosen)
+        live = sum(int(shared.rep_bytes[h]) for h in demanded if maker[h] not in chosen)
         cost = sum(int(shared.step_cost[k]) for k in chosen if before[k])
         if best is None or cost + price * live < best:
             best = cost + price * live
@@ -229,7 +229,7 @@ def test_a_cut_is_the_cheapest_of_all_choices(digraph: nx.DiGraph, price: Fracti
         exact = cheapest_choice(graph, instant, row, Fraction(asked))
         slack = len(graph.tensors) + Fraction(asked) * 2000 / 2**48
         assert min(exact, scale) - slack <= paid <= exact  # no capacity is above one run of everything
-        chosen = cut.again_cost + Fraction(asked) * cut.live_bytes
+        chosen = cut.rerun_cost + Fraction(asked) * cut.live_bytes
         assert exact - slack <= chosen
         assert chosen <= exact + slack or exact >= scale
 
@@ -284,13 +284,13 @@ def test_restoring_keeps_within_the_room_and_counts_what_is_live(
     before = instant.cut(float(shared.most)).rerun
     rerun = before.copy()
     order = np.array(data.draw(st.permutations(np.flatnonzero(before).tolist())), dtype=np.int64)
-    live = unroll.restore(arrays, storage_rep, shared.holder_bytes, instant.needed, live_here, rerun, order, room)
+    live = unroll.restore(arrays, storage_rep, shared.rep_bytes, instant.needed, live_here, rerun, order, room)
 
     def counted(rerun: Any) -> int:
         index = {name: v for v, name in enumerate(graph.tensors)}
         read = {int(storage_rep[index[v]]) for k, op in enumerate(graph.ops) if rerun[k] for v in op.reads}
         asked = {h for h in read if h >= 0 and not live_here[h]} | set(np.flatnonzero(instant.needed).tolist())
-        return sum(int(shared.holder_bytes[h]) for h in asked if not rerun[arrays.producer[h]])
+        return sum(int(shared.rep_bytes[h]) for h in asked if not rerun[arrays.producer[h]])
 
     assert not (rerun & ~before).any()
     assert live == counted(rerun)

@@ -35,7 +35,7 @@ from planner.kernels import packing_search as canonical
 from planner.kernels import placement as fit
 from planner.kernels import segments
 from planner.packing.intervals import Intervals, sections_of
-from planner.packing.restarts import turns
+from planner.packing.restarts import round_robin
 from planner.schedule import Compute, Free, Schedule
 
 QUICK = settings(suppress_health_check=list(HealthCheck))
@@ -461,7 +461,7 @@ def test_every_kernel_is_compiled_for_one_signature_and_that_is_what_its_annotat
     test_place_fills_the_same_holes_as_its_twin()
     rows = [(3, 0, 2, 1, -1), (3, 1, 4, 1, -1), (2, 3, 5, 1, -1), (3, 4, 6, 1, -1), (2, 0, 6, 1, -1)]
     core = sections_of(Intervals(*ints(rows).T.copy()))
-    assert next(turns(core, core.last, core.bound, 0))[0].run(1000) == canonical.PACKED
+    assert next(round_robin(core, core.last, core.bound, 0))[0].run(1000) == canonical.PACKED
     names = [".".join(path.relative_to(HOUSE).with_suffix("").parts) for path in SOURCES]
     modules = [importlib.import_module(f"planner.{name.removesuffix('.__init__')}") for name in names]
     kernels = {f"{m.__name__}.{name}": value for m in modules for name, value in vars(m).items() if is_compiled(value)}

@@ -1,4 +1,4 @@
-"""What each action of a chain of stages takes: measured, by replaying scripts in which every stage does it once."""
+"""Bytes and costs of the actions of a chain, measured by replaying scripts in which every stage does each action once."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.analysis.arrays import Arrays, Floats, Ints
+from planner.analysis.evaluator import replay_scratch
 from planner.analysis.stages import Stages
 from planner.kernels import chain_dp as kernels
 from planner.kernels.replay import replay
 
 
 class Actions(NamedTuple):
-    """The tables of `kernels.chain`.
+    """The tables of `kernels.chain_dp`.
 
     Args:
         table [L, COLUMNS], costs [L, 4]: bytes and costs of the stages.
@@ -27,25 +28,25 @@ class Actions(NamedTuple):
 
 
 class _Effect(NamedTuple):
-    """Bytes of an action above what was live before it: at most, and when it is done."""
+    """Bytes of an action above what was live before it: at its peak, and once it is done."""
 
     rise: int
     delta: int
 
 
 class _Script:
-    """A sequence of actions, each with what it leaves live."""
+    """A sequence of actions, each with the values it leaves live."""
 
     def __init__(self) -> None:
         self.rows: list[Ints] = []
         self.level: list[int] = []
         self.keep: list[Ints] = []
-        self.named: dict[int, int] = {}  # place of an action -> stage it is measured for
-        self.discards: dict[int, Ints] = {}  # values freed after an action, whatever it keeps
-        self.credit: dict[int, int] = {}  # their bytes, where they are live for sure
+        self.named: dict[int, int] = {}  # place of a measured action -> its stage
+        self.discards: dict[int, Ints] = {}  # values freed after an action, even if it keeps them
+        self.credit: dict[int, int] = {}  # bytes of those that are certainly live
 
     def add(self, rows: Ints, keep: list[Ints], *, level: int = -1, stage: int | None = None) -> None:
-        """One action; `stage` says that it is measured."""
+        """Add an action, which is measured if it has a `stage`."""
         if stage is not None:
             self.named[len(self.rows)] = stage
         self.rows.append(rows)
@@ -53,7 +54,7 @@ class _Script:
         self.keep.append(np.concatenate(keep) if keep else np.empty(0, dtype=np.int64))
 
     def discard(self, *values: Ints, live_bytes: int = 0) -> None:
-        """Free values before the next action, if they are live; `live_bytes`: they are, and so large."""
+        """Free the live ones of these values before the next action; `live_bytes` of them are certainly live."""
         place = len(self.rows) - 1
         if place < 0:
             return
@@ -64,12 +65,12 @@ class _Script:
 
 
 def measure(arrays: Arrays, stages: Stages) -> Actions | None:
-    """Bytes and costs of every action, or None where one of them is not legal."""
+    """Bytes and costs of every action; None if one of them is illegal."""
     return _Measure(arrays, stages).actions()
 
 
 class _Measure:
-    """Scripts of one chain."""
+    """The scripts of one chain and what they measure."""
 
     def __init__(self, arrays: Arrays, stages: Stages) -> None:
         self.arrays, self.stages = arrays, stages
@@ -78,7 +79,7 @@ class _Measure:
         self.table: Ints = np.zeros((self.count, kernels.COLUMNS), dtype=np.int64)
 
     def before(self, u: int) -> Ints:
-        """The cut before stage u."""
+        """Values of the cut before stage u."""
         return self.stages.cut[u - 1] if u else self.nothing
 
     def actions(self) -> Actions | None:
@@ -117,7 +118,7 @@ class _Measure:
         return Actions(table, np.ascontiguousarray(np.array(cost).T), int(self.arrays.resident_bytes[0]))
 
     def scripts(self) -> Iterator[tuple[_Script, tuple[int, ...], int | None]]:
-        """All scripts, with the columns that their rises and deltas are for."""
+        """All scripts, each with the columns for its rises and the column for its deltas."""
         first, advance, every = self.stages.first, self.stages.advance, self.stages.every
         k = kernels
         yield self.runs(first, first=True, outlives=True), (k.FIRST_KEPT,), k.FIRST_DELTA
@@ -139,11 +140,11 @@ class _Measure:
     def runs(
         self, rows: list[Ints], *, everything: bool = False, outlives: bool = False, first: bool = False
     ) -> _Script:
-        """All stages one after the other, for the first time, or again after that and with nothing of it left.
+        """The script that runs all stages in turn, for the first time, or again once all values were freed.
 
         Args:
-            everything: what the backward ops read is kept, not only cuts.
-            outlives: so is the cut before, needed or not.
+            everything: keep what the backward ops read, not only cuts.
+            outlives: keep the cut before, needed or not.
         """
         script, stages, last = _Script(), self.stages, self.count - 1
         if not first:
@@ -160,18 +161,16 @@ class _Measure:
         return script
 
     def returns(self, how: str, *, outlives: bool = False) -> _Script:
-        """The backward ops of all stages, last stage first: "back" with all there that they read, "leaf" with what has
-        to be made again.
-        """
+        """The script of all backward ops, last stage first: "back" if all they read is live, "leaf" if it is made again."""
         script, stages, last = _Script(), self.stages, self.count - 1
         for u in range(self.count):
             script.add(
                 stages.first[u], [stages.cut[u], self.before(u), *([stages.saved[u]] if u == last else [])], level=u
             )
-        live = set(range(last))  # cuts that are
+        live = set(range(last))  # stages whose cut is live
         for u in range(last, -1, -1):
             if not len(stages.backward[u]):
-                continue  # nor is anything made again, which ops that updates have overtaken could not be
+                continue  # nothing is made again either: updates may have overtaken those ops
             out = how == "leaf out" and bool(stages.reads_after[u])
             again = stages.leaf[1 if out else 0][u] if how != "back" and u < last else self.nothing
             rows = np.concatenate((again, stages.backward[u]))
@@ -193,16 +192,16 @@ class _Measure:
         return script
 
     def unread(self, u: int, rows: Ints) -> Ints:
-        """Values of the cut before a stage that some of its ops do not read."""
+        """Values of the cut before a stage that none of these ops reads."""
         arrays = self.arrays
         read = [arrays.read_value[arrays.read_ptr[op] : arrays.read_ptr[op + 1]] for op in rows.tolist()]
         return np.setdiff1d(self.before(u), np.concatenate((*read, self.nothing)))
 
     def effects(self, script: _Script) -> dict[int, _Effect] | None:
-        """Rise and delta of the measured actions by stage, or None where a step is not legal."""
+        """Rise and delta of the measured actions by stage; None if a step is illegal."""
         lengths = [len(rows) for rows in script.rows]
         bounds = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
-        # One step more than needed: what lives on after the last action then ends later than what dies in it.
+        # One step is added, so that values that outlive the last action end later than those that die in it.
         sequence = np.concatenate((*script.rows, np.flatnonzero(~self.arrays.resident)[:1]))
         steps = int(bounds[-1])
         widths = np.diff(self.arrays.out_ptr) + np.diff(self.arrays.read_ptr)
@@ -222,10 +221,7 @@ class _Measure:
             free_ptr[at:] += len(values)
         timeline = np.zeros(len(sequence), dtype=np.int64)
         buffers = np.empty((4, int(np.diff(self.arrays.out_ptr)[sequence].sum())), dtype=np.int64)
-        widest = max(
-            len(self.arrays.producer), len(self.arrays.cost), int(np.diff(self.arrays.read_ptr).max(initial=0))
-        )
-        scratch = np.empty((13, widest + 1), dtype=np.int64)
+        scratch = replay_scratch(self.arrays)
         _peak, _cost, made, illegal = replay(self.arrays, sequence, free_ptr, freed, timeline, buffers, scratch)
         if 0 <= illegal < steps:
             return None
@@ -233,7 +229,7 @@ class _Measure:
         change = np.zeros(len(sequence) + 1, dtype=np.int64)
         np.add.at(change, start, self.arrays.storage_bytes[value])
         np.add.at(change, end, -self.arrays.storage_bytes[value])
-        # while each step runs, siblings and workspace apart
+        # Bytes while each step runs, without kept siblings and workspace.
         live = np.cumsum(change) + int(self.arrays.resident_bytes[0])
         born = np.zeros(len(sequence) + 1, dtype=np.int64)
         np.add.at(born, start, self.arrays.storage_bytes[value])

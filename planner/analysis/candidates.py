@@ -1,7 +1,8 @@
-"""Where the forward pass can be cut: at the user's marks, or at values through which all of it goes."""
+"""Where the forward pass can be cut: at the user's marks, or at storages through which all of it goes."""
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -11,15 +12,15 @@ from planner.graph import Graph
 
 
 class ForwardPart(NamedTuple):
-    """What Chen's planners need to know of a training graph.
+    """The forward part of a training graph and its candidate cuts.
 
     Args:
-        origin [n]: ops of the forward part (forward and loss phases; ops without a phase before the first backward
-        one). droppable [n]: forward ops that can run twice: recomputable, and on no storage that is updated before the
-        update phase. gap_bytes [c]: bytes made after the candidate before, up to and including this one.
+        origin [n]: ops of the forward and loss phases, and ops without a phase before the first backward op.
+        droppable [n]: forward ops that can run twice: recomputable, and not in `touches_updated`.
+        gap_bytes [c]: bytes made after the candidate before, up to and including this one.
         cut_bytes [c]: bytes kept by cutting here.
         position [c]: last op row of the segment that this candidate closes.
-        members: for each candidate, the op rows it keeps.
+        members: the op rows that each candidate keeps.
         tail_bytes: bytes made after the last candidate.
     """
 
@@ -33,15 +34,15 @@ class ForwardPart(NamedTuple):
 
 
 def forward_part(graph: Graph, encoded: Encoded, *, most_crossing: int = 1) -> ForwardPart | None:
-    """The forward part and its candidate cuts, or None where the graph has no forward and backward phases.
+    """The forward part and its candidate cuts; None if the graph has no forward and backward phases.
 
-    Candidates are the user's `stage` marks where there are any (nodes of equal string id are one candidate), else the
-    articulation storages: those that alone carry everything the later forward ops need, residents and saved generator
+    Candidates are the user's `stage` marks (nodes of equal string id are one candidate). Without marks they are the
+    articulation storages: each alone carries everything the later forward ops need, residents and saved generator
     states apart. One sweep in program order, O(ops + reads).
 
     Args:
-        most_crossing: also cut where up to so many storages together carry on, and keep all of them: skips that span
-            the network leave no articulation storage.
+        most_crossing: also cut where up to so many storages together carry on, and keep all of them; a network with
+            skips over its whole length has no articulation storage.
     Source: Chen et al. 2016, 4.3; the original leaves finding candidates to its user (`mirror_stage`).
     """
     arrays = encoded.arrays
@@ -51,7 +52,7 @@ def forward_part(graph: Graph, encoded: Encoded, *, most_crossing: int = 1) -> F
     origin = (arrays.phase == FORWARD) | (arrays.phase == LOSS)
     origin |= (arrays.phase == 0) & (np.arange(len(arrays.phase)) < backward[0])
     origin &= ~arrays.resident
-    droppable = origin & (arrays.phase != LOSS) & arrays.recomputable & ~_on_updated_storage(arrays)
+    droppable = origin & (arrays.phase != LOSS) & arrays.recomputable & ~touches_updated(arrays)
     marked = [(k, op.stage) for k, op in enumerate(graph.ops) if op.stage is not None and origin[k]]
     candidates = _marked_candidates(marked) if marked else _crossing_candidates(arrays, origin, backward, most_crossing)
     fresh_bytes = np.zeros(len(origin), dtype=np.int64)
@@ -72,13 +73,20 @@ def forward_part(graph: Graph, encoded: Encoded, *, most_crossing: int = 1) -> F
     )
 
 
-def _on_updated_storage(arrays: Arrays) -> Flags:
-    """Ops that touch a storage which an op before the update phase updates: what they read is gone when they would run
-    again.
-    """
+def equal_cuts(part: ForwardPart) -> tuple[int, ...]:
+    """Candidates nearest to the ends of sqrt(candidates) segments of equal bytes; the last segment stays open."""
+    reached = np.cumsum(part.gap_bytes)
+    if not len(reached):
+        return ()
+    segments = max(1, round(math.sqrt(len(reached))))
+    total = int(reached[-1]) + part.tail_bytes
+    return tuple(sorted({int(np.argmin(np.abs(reached - total * k / segments))) for k in range(1, segments)}))
+
+
+def touches_updated(arrays: Arrays) -> Flags:
+    """Ops on a storage that an op before the update phase updates: they cannot run again after it."""
     updated = np.zeros(len(arrays.root), dtype=np.bool_)
-    early = arrays.is_update & (arrays.phase[arrays.producer] != UPDATE)
-    updated[arrays.root[early]] = True
+    updated[arrays.root[arrays.is_update & (arrays.phase[arrays.producer] != UPDATE)]] = True
     touched = np.zeros(len(arrays.phase), dtype=np.bool_)
     touched[arrays.producer[updated[arrays.root]]] = True
     reader = np.repeat(np.arange(len(arrays.phase)), np.diff(arrays.read_ptr))
@@ -87,7 +95,7 @@ def _on_updated_storage(arrays: Arrays) -> Flags:
 
 
 def _marked_candidates(marked: list[tuple[int, bool | str]]) -> list[tuple[int, tuple[int, ...]]]:
-    """The user's marks: True is a candidate of its own, equal ids are one, placed at their last member."""
+    """Candidates of the user's marks: each True is one, and equal ids are one, placed at their last member."""
     groups: dict[str, list[int]] = {}
     for row, stage in marked:
         groups.setdefault(f"row {row}" if stage is True else f"id {stage}", []).append(row)
@@ -95,16 +103,14 @@ def _marked_candidates(marked: list[tuple[int, bool | str]]) -> list[tuple[int, 
 
 
 def _crossing_candidates(arrays: Arrays, origin: Flags, backward: Ints, most: int) -> list[tuple[int, tuple[int, ...]]]:
-    """Places in program order where few storages carry everything that later ops need; where they stay the same, the
-    first place.
-    """
+    """The first place in program order of each set of at most `most` storages that carries all later ops need."""
     needed = np.zeros(len(origin), dtype=np.bool_)  # ancestors of the backward part
     needed[backward] = True
     for op in range(len(origin) - 1, -1, -1):
         if needed[op]:
             needed[arrays.producer[arrays.read_value[arrays.read_ptr[op] : arrays.read_ptr[op + 1]]]] = True
     reads = np.diff(arrays.read_ptr)
-    free_source = ~arrays.recomputable & (reads == 0)  # saved generator states: small, never dropped, on no path
+    free_source = ~arrays.recomputable & (reads == 0)  # saved generator states: small and never dropped
     last_reader: dict[int, int] = {}
     on_root: dict[int, list[int]] = {}
     rows = np.flatnonzero(origin & needed).tolist()

@@ -1,4 +1,4 @@
-"""Lifetimes: which storages a schedule makes, when each is born and dies, and how many bytes are live at each step."""
+"""Peak, cost and lifetimes of schedules of one graph, by compiled replay."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.analysis.arrays import Encoded, Ints, encode
+from planner.analysis.arrays import Arrays, Encoded, Flags, Ints, encode
 from planner.analysis.candidates import ForwardPart, forward_part
 from planner.errors import ScheduleError
 from planner.graph import Graph
 from planner.kernels.replay import canonical_frees, replay
+from planner.kernels.segments import recompute
 from planner.memory import MemoryModel
 from planner.schedule import Compute, Free, Schedule, Step
 
@@ -27,7 +28,7 @@ class Liveness(NamedTuple):
         nbytes: rounded up to the alignment (workspace is not).
         start, end: Compute steps, half-open.
         timeline_bytes: bytes at each step, residents included in scope "total".
-        resident_bytes: what residents add to each step.
+        resident_bytes: bytes of residents at each step.
         peak_bytes, cost: of the schedule.
     """
 
@@ -44,7 +45,7 @@ class Liveness(NamedTuple):
 
 
 class _Replayed(NamedTuple):
-    """What `replay` says of a legal schedule; storages [4, count]: value, execution, start and end of each."""
+    """The result of `replay` for a legal schedule; storages [4, count]: value, execution, start and end of each."""
 
     peak_bytes: int
     cost: float
@@ -55,8 +56,14 @@ class _Replayed(NamedTuple):
 class _Scratch(threading.local):
     """Working memory of `replay`, one per thread: threads that plan one graph share its evaluator."""
 
-    def __init__(self, width: int) -> None:
-        self.rows: Ints = np.empty((13, width), dtype=np.int64)
+    def __init__(self, arrays: Arrays) -> None:
+        self.rows = replay_scratch(arrays)
+
+
+def replay_scratch(arrays: Arrays) -> Ints:
+    """Working memory that `replay` needs for a graph."""
+    widest = max(len(arrays.producer), len(arrays.cost), int(np.diff(arrays.read_ptr).max(initial=0)))
+    return np.empty((13, widest + 1), dtype=np.int64)
 
 
 class Evaluator:
@@ -83,20 +90,24 @@ class Evaluator:
         self.keep_all: Ints = np.flatnonzero(~arrays.resident)
         self._outputs = np.diff(arrays.out_ptr)
         self._touched = self._outputs + np.diff(arrays.read_ptr)
-        widest = max(len(arrays.producer), len(arrays.cost), int(np.diff(arrays.read_ptr).max(initial=0)))
-        self._scratch = _Scratch(widest + 1)
+        self._scratch = _Scratch(arrays)
         self._forward_parts: dict[int, ForwardPart | None] = {}
 
     def forward_part(self, *, most_crossing: int = 1) -> ForwardPart | None:
-        """`articulation.forward_part` of the graph, found once; not to be written to."""
+        """`candidates.forward_part` of the graph, found once; do not write to it."""
         if most_crossing not in self._forward_parts:
             self._forward_parts[most_crossing] = forward_part(self.graph, self.encoded, most_crossing=most_crossing)
         return self._forward_parts[most_crossing]
 
     def evaluate(self, sequence: Ints) -> tuple[int, float] | None:
-        """(peak bytes, cost) of a sequence of op rows with canonical frees, or None where it is illegal."""
+        """(peak bytes, cost) of a sequence of op rows with canonical frees; None if it is illegal."""
         replayed = self._replay(sequence, *self.frees(sequence))
         return None if replayed is None else (replayed.peak_bytes, replayed.cost)
+
+    def timeline(self, sequence: Ints) -> Ints | None:
+        """Bytes at each step of a sequence of op rows with canonical frees; None if it is illegal."""
+        replayed = self._replay(sequence, *self.frees(sequence))
+        return None if replayed is None else replayed.timeline_bytes
 
     def schedule(self, sequence: Ints) -> Schedule:
         """The sequence with its canonical frees (rule 11)."""
@@ -114,7 +125,7 @@ class Evaluator:
         """Lifetimes under any schedule, canonical or not.
 
         Raises:
-            ScheduleError: an unknown name, or an illegal step; `simulate` says why.
+            ScheduleError: an unknown name, or an illegal step; `simulate` names it.
         """
         sequence, free_ptr, freed = self.rows(schedule)
         protected = bool(free_ptr[0]) or bool(self.encoded.arrays.never_freed[freed].any())
@@ -143,8 +154,7 @@ class Evaluator:
         return self.rows(schedule)[0]
 
     def rows(self, schedule: Schedule) -> tuple[Ints, Ints, Ints]:
-        """A schedule as op rows [L], and its frees as CSR: pointers [L+1] and value rows; frees before any step are
-        counted by pointer 0.
+        """Op rows [L] of a schedule, and its frees as CSR: pointers [L+1], those before any step first, and values.
 
         Raises:
             ScheduleError: an unknown name.
@@ -165,9 +175,7 @@ class Evaluator:
         return as_rows[0], as_rows[1], as_rows[2]
 
     def frees(self, sequence: Ints, *, keep_outputs: bool = True) -> tuple[Ints, Ints]:
-        """Canonical frees of a sequence as CSR: pointers [L+1] and value rows; without `keep_outputs` graph outputs are
-        freed too.
-        """
+        """Canonical frees as CSR, pointers [L+1] and value rows; without `keep_outputs` graph outputs are freed too."""
         free_ptr = np.zeros(len(sequence) + 1, dtype=np.int64)
         freed = np.empty(int(self._touched[sequence].sum()), dtype=np.int64)
         needed = np.empty(len(self.encoded.value_names), dtype=np.bool_)
@@ -176,6 +184,13 @@ class Evaluator:
             arrays = arrays._replace(is_output=np.zeros_like(arrays.is_output))
         canonical_frees(arrays, sequence, needed, free_ptr, freed)
         return free_ptr, freed[: free_ptr[-1]]
+
+    def just_in_time(self, counts: Ints, origin: Flags, gradient_of: Ints | None = None) -> Ints:
+        """Op rows of the program in which each op runs again `counts` times; see `kernels.segments.recompute`."""
+        gradient_of = np.full(len(counts), -1, dtype=np.int64) if gradient_of is None else gradient_of
+        sequence = np.empty(len(self.keep_all) + int(counts.sum()), dtype=np.int64)
+        length = recompute(self.encoded.arrays, self.keep_all, counts, origin, gradient_of, sequence)
+        return sequence[:length]
 
     def _replay(self, sequence: Ints, free_ptr: Ints, freed: Ints) -> _Replayed | None:
         timeline = np.zeros(len(sequence), dtype=np.int64)
@@ -188,9 +203,7 @@ class Evaluator:
 
 @lru_cache(maxsize=4)
 def evaluator_of(graph: Graph, memory: MemoryModel) -> Evaluator:
-    """The evaluator of a graph and memory model; the last few are kept, since a search, its packing and a retry share
-    one.
-    """
+    """The evaluator of a graph and memory model; the last few are kept, since search, packing and retries share one."""
     return Evaluator(graph, memory)
 
 
@@ -198,11 +211,7 @@ def _executions(sequence: Ints) -> Ints:
     """For each step, how often its op ran before."""
     order = np.argsort(sequence, kind="stable")
     ordered = sequence[order]
-    firsts = (
-        np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
-        if len(ordered)
-        else np.empty(0, dtype=np.int64)
-    )
+    firsts = np.flatnonzero(np.diff(ordered, prepend=-1))
     counts = np.arange(len(ordered)) - np.repeat(firsts, np.diff(np.append(firsts, len(ordered))))
     result = np.empty_like(sequence)
     result[order] = counts

@@ -1,6 +1,4 @@
-"""A training graph as a chain of stages: each reads the forward pass only through the cut before it, and has its own
-backward ops.
-"""
+"""A training graph as a chain of stages, each with its own backward ops and a cut as its only way to what is before."""
 
 from __future__ import annotations
 
@@ -19,19 +17,17 @@ class Stages(NamedTuple):
     Args:
         ends: per cut, the op row of the candidate it was.
         first: per stage, the ops of its first run, in program order.
-        backward: per stage, the ops after the forward part that belong to it; what reads no forward value goes with
-            what is before.
+        backward: per stage, the ops after the forward part that belong to it; an op that reads no forward value belongs
+            to the stage of the op before.
         advance: per stage, the ops that make its cut from the cut before.
-        every: those that make its cut and all that its backward ops read of it.
-        leaf: those that make what its backward ops read of it; [0] from nothing but the cut before, [1] with its cut
-            live too.
-        cut: per stage, the values of its cut.
-        saved: per stage, the values inside it that its backward ops read.
-        reads_before, reads_after: whether its backward ops read the cut before, and its own.
+        every: per stage, the ops that make its cut and all that its backward ops read of it.
+        leaf: per stage, the ops that make what its backward ops read of it; [0] from the cut before alone, [1] if its
+            own cut is live too.
+        cut, saved: per stage, the values of its cut, and those inside it that its backward ops read.
+        reads_before, reads_after: whether the backward ops read the cut before, and their own.
         free: [0] and [1] as in `leaf`: neither those ops nor the backward ops read the cut before.
-        dies [m]: when a value goes that is not made again when needed: in the first run of stage u (u), in the backward
-        ops of stage
-            u (2 L - u), never (4 L); -1 for the others.
+        dies [m]: when a value dies that is not made again: in the first run of stage u (u), in the backward ops of
+            stage u (2 L - u), or never (4 L); -1 for values that are made again.
     """
 
     ends: tuple[int, ...]
@@ -51,18 +47,16 @@ class Stages(NamedTuple):
 def chain_stages(
     arrays: Arrays, part: ForwardPart, *, apart: bool = True, without: Collection[int] = ()
 ) -> Stages | None:
-    """The finest chain of stages whose cuts are candidates of the forward part, or None where that has fewer than two
-    stages.
+    """The finest chain of stages whose cuts are candidates of the forward part; None if it has fewer than two stages.
 
-    Left out is a cut that no backward op reads where the stage after it has no backward ops and a cut that is no
-    larger: to keep that one instead takes no more bytes at any time and saves the way there.
-
-    A backward op that reads a cut and nothing inside a stage belongs to the stage before or after it, as the order of
-    the backward ops lets it. Stages are joined until every op reads of the forward pass only what its stage has.
+    A cut is left out if no backward op reads it and the stage after it has no backward ops and a cut that is no larger:
+    keeping that one instead never takes more bytes, and saves the way there. A backward op that reads a cut and nothing
+    inside a stage belongs to the stage before or after the cut, as the order of the backward ops allows. Stages are
+    joined until every op reads of the forward pass only what its stage has.
 
     Args:
-        apart: such an op goes to the stage before, so that the cut may be gone while the stage after it is done; else
-            to the stage after, which leaves fewer choices and less to compute.
+        apart: put such an op into the stage before, so that the cut can be freed while the stage after it is done; else
+            into the stage after, which leaves fewer choices and less to compute.
         without: `ends` of cuts not to make.
     """
     finder = _Finder(arrays, part, without, apart=apart)
@@ -70,21 +64,21 @@ def chain_stages(
 
 
 class _Finder:
-    """Cuts that are left, and what follows from them."""
+    """The cuts that are left, and what follows from them."""
 
     def __init__(self, arrays: Arrays, part: ForwardPart, without: Collection[int], *, apart: bool) -> None:
         self.arrays, self.origin, self.apart = arrays, part.origin, apart
         n = len(arrays.cost)
         makes_output = np.zeros(n, dtype=np.bool_)
         makes_output[arrays.producer[arrays.is_output]] = True
-        self.again: Flags = part.droppable & ~makes_output  # ops that may run again
+        self.reruns: Flags = part.droppable & ~makes_output  # ops that may run again
         self.later: Ints = np.flatnonzero(~part.origin & ~arrays.resident)
         forward = np.flatnonzero(part.origin)
         in_order = not len(self.later) or not len(forward) or forward[-1] < self.later[0]
         ends = [
             p
             for p, members in zip(part.position.tolist(), part.members, strict=True)
-            if self.again[list(members)].all()
+            if self.reruns[list(members)].all()
         ]
         self.ends: list[int] = [end for end in ends if end not in without] if in_order else []
         self.read_ptr: list[int] = arrays.read_ptr.tolist()
@@ -92,11 +86,11 @@ class _Finder:
         self.maker: list[int] = arrays.producer.tolist()
         self.root: list[int] = arrays.root.tolist()
         self.rows: list[int] = np.flatnonzero(part.origin).tolist()
-        self.made_again: list[bool] = self.again[arrays.producer].tolist()
+        self.remade: list[bool] = self.reruns[arrays.producer].tolist()
 
     def read_by(self, op: int) -> list[int]:
         """Values of the forward pass that an op reads and that may be made again."""
-        return [v for v in self.reads[self.read_ptr[op] : self.read_ptr[op + 1]] if self.made_again[v]]
+        return [v for v in self.reads[self.read_ptr[op] : self.read_ptr[op + 1]] if self.remade[v]]
 
     def settle(self) -> bool:
         """Join stages until the rest is a chain; True if at least two are left."""
@@ -109,16 +103,14 @@ class _Finder:
         return False
 
     def _extended(self) -> list[int]:
-        """Last row of each stage but the last: ops that run once and come right after a cut, such as running
-        statistics, are before it.
-        """
-        again = self.again.tolist()
+        """Last row of each stage but the last: it includes ops right after the cut that run once, as running means do."""
+        reruns = self.reruns.tolist()
         place = {row: k for k, row in enumerate(self.rows)}
-        most = max(k for k, row in enumerate(self.rows) if again[row] or k == 0)
+        most = max(k for k, row in enumerate(self.rows) if reruns[row] or k == 0)
         extended = []
         for end in self.ends:
             k = place[end]
-            while k + 1 < most and not again[self.rows[k + 1]]:
+            while k + 1 < most and not reruns[self.rows[k + 1]]:
                 k += 1
             extended.append(self.rows[k])
         return extended
@@ -136,7 +128,7 @@ class _Finder:
         return wrong
 
     def _assign(self) -> set[int]:
-        """The stage of each later op, or the cuts in the way of one."""
+        """Find the stage of each later op; return the cuts in the way of the first that has none."""
         last = len(self.ends)
         roots = [{self.root[v] for v in values} for values in self.carried]
         self.of_later: dict[int, int] = {}
@@ -152,7 +144,7 @@ class _Finder:
                     self.read_cuts.add(made)
                 low, high = max(low, made), min(high, made + on_cut)
             bounds.append((low, high))
-        later_low = [0] * (len(bounds) + 1)  # where the ops after it still have to be
+        later_low = [0] * (len(bounds) + 1)  # the highest first stage of the ops after each
         for k in range(len(bounds) - 1, -1, -1):
             later_low[k] = max(later_low[k + 1], bounds[k][0])
         current = last
@@ -167,7 +159,7 @@ class _Finder:
         return set()
 
     def _useless(self) -> set[int]:
-        """Cuts that need not be candidates, whatever the budget."""
+        """Cuts that no plan needs, whatever the budget."""
         nbytes = [
             int(self.arrays.storage_bytes[list({self.root[v] for v in values})].sum()) for values in self.carried[:-1]
         ]
@@ -182,7 +174,7 @@ class _Finder:
         return useless
 
     def stages(self) -> Stages:
-        """All of it, once `settle` has said True."""
+        """The stages, once `settle` returned True."""
         count = len(self.ends) + 1
         backward: list[list[int]] = [[] for _ in range(count)]
         saved: list[set[int]] = [set() for _ in range(count)]
@@ -222,9 +214,7 @@ class _Finder:
         )
 
     def _remake(self, u: int, targets: set[int], live: set[int] | frozenset[int]) -> Ints:
-        """Ops of stage u, in program order, that run the target ops again from the cut before; those of `live` need not
-        run.
-        """
+        """Ops of stage u, in program order, that run the targets again from the cut before if `live` need not run."""
         found = set(targets)
         stack = list(targets)
         while stack:
@@ -235,30 +225,25 @@ class _Finder:
                     stack.append(maker)
         return np.array(sorted(found), dtype=np.int64)
 
-    def _free(self, again: list[Ints], before: Flags) -> Flags:
+    def _free(self, reruns: list[Ints], before: Flags) -> Flags:
         reads = [
             any(self.unit[self.maker[v]] < u for op in rows.tolist() for v in self.read_by(op))
-            for u, rows in enumerate(again)
+            for u, rows in enumerate(reruns)
         ]
         return ~before & ~np.array(reads, dtype=np.bool_)
 
     def _dies(self, count: int) -> Ints:
         dies = np.full(len(self.maker), -1, dtype=np.int64)
         for v, maker in enumerate(self.maker):
-            if self.origin[maker] and not self.made_again[v]:
+            if self.origin[maker] and not self.remade[v]:
                 dies[v] = self.unit[maker]
             elif not self.origin[maker]:
                 dies[v] = 2 * count - self.of_later.get(maker, 0)
         for op in (*self.rows, *self.of_later):
             backward = op in self.of_later
-            # What an op that runs again reads may be wanted as late as the backward ops of its stage.
-            when = (
-                2 * count - self.of_later[op]
-                if backward
-                else 2 * count - self.unit[op]
-                if self.again[op]
-                else self.unit[op]
-            )
+            stage = self.of_later[op] if backward else self.unit[op]
+            # The reads of an op that runs again may be needed as late as the backward ops of its stage.
+            when = 2 * count - stage if backward or self.reruns[op] else stage
             for v in self.reads[self.read_ptr[op] : self.read_ptr[op + 1]]:
                 if dies[v] >= 0:
                     dies[v] = max(dies[v], when)

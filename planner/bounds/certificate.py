@@ -1,8 +1,7 @@
-"""A cost that no plan at a budget can go below: whatever the order, and however often an op runs again.
+"""A cost that no plan at a budget goes below, in any order and with any number of runs.
 
-At the first run of an op, what is still needed of the values before it is live, within the budget, or will be made
-again, at a cost; at the first runs of several, what is made again for one and again for a later one costs twice.
-`papers/decisions/0006-cut-certificate.md` has the argument, rule by rule.
+At the first run of an op, each earlier value that is still needed is either live, within the budget, or recomputed
+later, at a cost. `papers/decisions/0006-cut-certificate.md` has the argument, rule by rule.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 
 from planner.analysis.arrays import BACKWARD, Ints
-from planner.bounds.chain_of_cuts import Series
-from planner.bounds.choose_cuts import proven_in_series
+from planner.bounds.chain_of_cuts import ChainOfCuts
+from planner.bounds.choose_cuts import proven_by_chains
 from planner.bounds.cut import Storages, first_run, storages_of
 from planner.bounds.lagrange import Best, best_price, proven
 from planner.graph import Graph
@@ -24,23 +23,22 @@ from planner.memory import MemoryModel
 from planner.problem import Stop
 
 _INSTANTS: Final = 96  # tried at effort 1
-_NEAR: Final = 0.97  # of the best bound: what an instant has to prove at first to be looked at closely
-_BRANCHED: Final = 4
+_NEAR: Final = 0.97  # of the best bound: an instant whose first cut proves less is skipped
+_BRANCHED: Final = 4  # best instants at which the search splits
 _MOST_EFFORT: Final = 4.0
-_CUTS: Final = 2000  # best prices at effort 1 for splitting at single instants, and as many for several together
-_CUT_ROWS: Final = 400_000  # and so many ops in all their networks, at most
-_FEWEST: Final = 100  # with less to spend, more instants prove nothing
+_CUTS: Final = 2000  # best prices found at effort 1 for splits at single instants, and as many for chains of them
+_CUT_ROWS: Final = 400_000  # most ops in all their networks
+_FEWEST: Final = 100  # with fewer best prices to find, chains prove nothing
 _KEPT: Final = 4  # answers remembered
-_CLOSE: Final = 5e-4  # of a plan's cost: a gap that more instants are not tried for
+_CLOSE: Final = 5e-4  # of a plan's cost: for a smaller gap no chain is tried
 
 
 class CostBound(NamedTuple):
     """A lower bound on the cost of any plan.
 
     Args:
-        cost: at least one run of each op; infinite where no plan fits.
-        op: the op at whose first run that much is proven, or the first of several; None where one run of each is all
-            that is.
+        cost: at least one run of each op; infinite if no plan fits.
+        op: the op at whose first run that cost is proven, or the first of several; None if only one run each is proven.
     """
 
     cost: float
@@ -59,11 +57,10 @@ def certified_cost(
     """The largest bound found over instants, prices per byte and branches; the same for the same arguments.
 
     Args:
-        budget: most peak bytes, the reserve taken off, residents included in scope "total".
+        budget: most live bytes, residents included in scope "total".
         effort: instants and branches tried, relative to the default; at most 4.
-        plan_cost: of a plan within the budget; where that leaves a gap, several instants are tried together. None: they
-            are not.
-        stop: once `stop.now`, what is proven by then; None: the work is done to its end.
+        plan_cost: of a plan within the budget. If the bound leaves a gap to it, chains of instants are tried too.
+        stop: once `stop.now`, what is proven by then is returned; None: the search runs to its end.
 
     >>> from planner.graph import Op, Tensor
     >>> ops = [Op("a", (Tensor("a", 4),)), Op("b", (Tensor("b", 4),), ("a",)), Op("c", (Tensor("c", 2),), ("b",))]
@@ -84,7 +81,7 @@ def certified_cost(
     return _remembered(_several, (*question, plan_cost), stop, several)
 
 
-#: What single instants prove, and what several do, of the last questions: a search and its report ask for the same.
+#: The last answers, by single instants and by chains: a search and its report ask the same questions.
 _searches: dict[Hashable, _Search] = {}
 _several: dict[Hashable, CostBound] = {}
 _Proven = TypeVar("_Proven")
@@ -93,7 +90,7 @@ _Proven = TypeVar("_Proven")
 def _remembered(
     known: dict[Hashable, _Proven], question: Hashable, stop: Stop, prove: Callable[[], _Proven]
 ) -> _Proven:
-    """What was proven before for the same question, else what `prove` returns; kept unless `stop` ended it."""
+    """The remembered answer, else the result of `prove`, which is remembered unless `stop` cut it short."""
     if question in known:
         return known[question]
     answer = prove()
@@ -107,26 +104,22 @@ def _remembered(
 def _searched(graph: Graph, memory: MemoryModel, budget: int, effort: float, stop: Stop) -> _Search:
     search = _Search(storages_of(graph, memory), budget, effort)
     search.run(stop)
-    search.found.clear()  # large, and of no more use
+    search.found.clear()  # large, and not used again
     return search
 
 
 def forget() -> None:
-    """Let nothing be remembered, as in a new process: for who measures."""
+    """Forget all answers, so that a measurement starts as in a new process."""
     _searches.clear()
     _several.clear()
 
 
 def _stated(graph: Graph, storages: Storages, best: Fraction | float, row: int) -> CostBound:
-    return (
-        CostBound(_total(storages, best), graph.ops[row].name)
-        if best > 0
-        else CostBound(_total(storages, Fraction(0)), None)
-    )
+    return CostBound(_total(storages, best), graph.ops[row].name if best > 0 else None)
 
 
 class _Search:
-    """Tries instants: those that look tight first, then the neighbours of the best; then branches at the best few."""
+    """Tries the instants that look tight, then the neighbours of the best, then splits at the best few."""
 
     def __init__(self, storages: Storages, budget: int, effort: float) -> None:
         self.storages, self.budget = storages, budget
@@ -136,10 +129,10 @@ class _Search:
         self.best_row = -1
         self.found: dict[int, Best] = {}
         self.tried: set[int] = set()
-        self.series: dict[int, Series] = {}
+        self.chains: dict[int, ChainOfCuts] = {}
 
     def run(self, stop: Stop) -> None:
-        """Leaves the best bound, in units, and its row."""
+        """Set the best bound, in units, and its row."""
         profile = _profile(self.storages)
         tight = np.flatnonzero(profile > self.budget)
         if not len(tight):
@@ -162,7 +155,7 @@ class _Search:
         self.branch(stop)
 
     def attempt(self, row: int) -> None:
-        """The first run of one op: one price says whether it can beat the best, then its best price."""
+        """Try the first run of one op: at the best instant's price first, then at its own best price."""
         if row in self.tried or len(self.tried) >= self.most or self.best == math.inf:
             return
         self.tried.add(row)
@@ -175,40 +168,38 @@ class _Search:
         self.enter(row, best_price(instant, room, price))
 
     def enter(self, row: int, best: Best) -> None:
-        """Remember what an instant proves."""
+        """Remember the bound of an instant."""
         self.found[row] = best
         bound = math.inf if best.bound is None else best.bound
         if bound > self.best:
             self.best, self.best_row = bound, row
 
     def branch(self, stop: Stop) -> None:
-        """At the instants that prove most, split on what is live until the cuts are used up."""
+        """At the instants that prove most, split on which values are live, until the work is used up."""
         if self.best == math.inf:
             return
         rows = sorted(self.found, key=lambda row: (-(self.found[row].bound or 0), row))[:_BRANCHED]
         for row in rows:
             if stop.now:
                 return
-            series = self.series[row] = Series(self.storages, (row,), self.budget)
-            bound, _ = series.least(floor=self.found[row].bound or Fraction(0), limit=None, most=self.cuts // len(rows))
+            chain = self.chains[row] = ChainOfCuts(self.storages, (row,), self.budget)
+            bound, _ = chain.least(floor=self.found[row].bound or Fraction(0), limit=None, most=self.cuts // len(rows))
             self.enter(row, self.found[row]._replace(bound=bound))
 
     def extended(self, plan_cost: float, stop: Stop) -> tuple[Fraction | float, int]:
-        """The bound and its row after instants are added to the best one; the search stays as it is."""
+        """The bound and its row once instants are added to the best one; this object does not change."""
         if self.best_row < 0 or not isinstance(self.best, Fraction) or self.cuts < _FEWEST or stop.now:
             return self.best, self.best_row
         more = Fraction(plan_cost) - Fraction(_total(self.storages, Fraction(0)))
         limit = more / Fraction(self.storages.unit) - len(self.storages.step_cost)  # each cost is up to a unit too low
-        known = self.series.get(self.best_row)
-        series = Series(self.storages, (self.best_row,), self.budget) if known is None else known.copy()
-        bound, row = proven_in_series(series, self.budget, floor=self.best, limit=limit, most=self.cuts)
+        known = self.chains.get(self.best_row)
+        chain = ChainOfCuts(self.storages, (self.best_row,), self.budget) if known is None else known.copy()
+        bound, row = proven_by_chains(chain, self.budget, floor=self.best, limit=limit, most=self.cuts)
         return (math.inf if bound is None else bound), row
 
 
 def _profile(storages: Storages) -> Ints:
-    """Where to look: about the bytes at each op's step in program order, every value kept to its last reader, inputs
-    twice.
-    """
+    """About the bytes at each op's step if nothing is recomputed; the op's inputs count twice."""
     arrays, storage_rep = storages.arrays, storages.storage_rep
     n = len(arrays.cost)
     last = np.full(len(storage_rep), -1, dtype=np.int64)
@@ -218,15 +209,13 @@ def _profile(storages: Storages) -> Ints:
     last[ends[ends >= 0]] = n - 1
     held = np.flatnonzero((storage_rep == np.arange(len(storage_rep))) & (last > arrays.producer))
     change = np.zeros(n + 1, dtype=np.int64)
-    np.add.at(change, arrays.producer[held] + 1, storages.holder_bytes[held])
-    np.subtract.at(change, last[held] + 1, storages.holder_bytes[held])
+    np.add.at(change, arrays.producer[held] + 1, storages.rep_bytes[held])
+    np.subtract.at(change, last[held] + 1, storages.rep_bytes[held])
     return np.where(arrays.resident, 0, np.cumsum(change)[:n] + storages.working_bytes)
 
 
 def _first_tries(storages: Storages, profile: Ints, tight: Ints, most: int) -> list[int]:
-    """Rows that may be tight: the highest in program order, the first of the backward pass, the largest working sets,
-    and a spread.
-    """
+    """Rows to try first: the highest, the first backward ones, the largest working sets, and a spread over all."""
     backward = tight[storages.arrays.phase[tight] == BACKWARD]
     by_height = tight[np.argsort(-profile[tight], kind="stable")]
     by_working = tight[np.argsort(-storages.working_bytes[tight], kind="stable")]
@@ -237,10 +226,10 @@ def _first_tries(storages: Storages, profile: Ints, tight: Ints, most: int) -> l
 
 
 def _total(storages: Storages, extra: Fraction | float) -> float:
-    """One run of each op and so many units more, as a float that no plan's summed cost can be below.
+    """One run of each op and so many units more, as a float that no plan's summed cost is below.
 
-    Where costs are whole multiples of one amount, and float sums of them exact, so is every plan's cost: the bound is
-    rounded up to such a multiple. Else it is lowered by more than summing rounds.
+    If costs are whole multiples of one amount and their float sums are exact, the bound is rounded up to a multiple.
+    Otherwise it is lowered by more than a sum can round.
     """
     arrays = storages.arrays
     costs = arrays.cost[~arrays.resident]

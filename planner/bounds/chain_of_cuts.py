@@ -1,8 +1,8 @@
-"""What several instants prove together: the first runs of ops, each of which depends on the one before.
+"""Lower bounds from a chain of instants: the first runs of ops, each of which depends on the one before.
 
-An op made again between two of them, and again after the second, is paid for twice. What is live at an instant is split
-on, holder by holder, until the parts between instants fit together. `papers/decisions/0006-cut-certificate.md` has the
-argument.
+An op that runs again between two instants and again after the second is paid for twice. The search splits on which
+storages are live at an instant, until the parts between instants fit together.
+`papers/decisions/0006-cut-certificate.md` has the argument.
 """
 
 from __future__ import annotations
@@ -20,50 +20,50 @@ from planner.bounds.cut import Cut, Instant, Storages
 from planner.bounds.lagrange import best_price
 from planner.kernels.flow import ancestors, descendants
 
-Holders = frozenset[int]
-NONE: Final[Holders] = frozenset()
+Reps = frozenset[int]  # representative values of storages; see `cut.Storages`
+NONE: Final[Reps] = frozenset()
 
 
 class Facts(NamedTuple):
-    """What is taken for granted at one instant.
+    """Assumptions at one instant.
 
     Args:
-        live, absent: holders some value of which is live there and was made before, and holders no value of which is.
+        live: storages of which some value made before is live.
+        absent: storages of which no value is live.
     """
 
-    live: Holders = NONE
-    absent: Holders = NONE
+    live: Reps = NONE
+    absent: Reps = NONE
 
 
 class Choice(NamedTuple):
-    """The least cost from one instant to another, and who would have it.
+    """The least cost from one instant to another, and the choice that has it.
 
     Args:
-        bound: in units; no plan with these facts pays less in between for runs that are not first ones.
-        live: holders live at the first instant, besides those that are for granted or its op reads.
-        other: the same where a little more is paid per byte saved, or less; between the two the bound is a mixture.
+        bound: units for runs in between that are not first ones.
+        live: storages live at the first instant, besides those its op reads or that are assumed live.
+        other: the solution on the other side of the best price; the bound interpolates the two.
         made [n]: ops that run in between.
         exact: True if the choice costs no more than the bound.
-        forced [n]: ops of before that run in between in any case, as something absent is asked for; None: none.
-        paid: what those cost, in units; counted in the bound.
+        must_rerun [n]: ops that run again in any case, since something absent is needed; None: none.
+        paid: units for those; counted in the bound.
     """
 
     bound: Fraction
-    live: Holders
-    other: Holders
+    live: Reps
+    other: Reps
     made: Flags
     exact: bool
     must_rerun: Flags | None
     paid: int
 
 
-class Series:
-    """Instants of one program.
+class ChainOfCuts:
+    """A chain of instants of one program.
 
     Args:
-        storages: of the graph.
         rows: ops, each a descendant of the one before.
-        budget: peak bytes.
+        budget: most live bytes.
     """
 
     def __init__(self, storages: Storages, rows: Sequence[int], budget: int) -> None:
@@ -81,30 +81,29 @@ class Series:
         for i, row in enumerate(rows):
             self.read[i] = self.read_by(np.arange(n) == row)
         ends = storages.storage_rep[np.flatnonzero(arrays.is_output)]
-        self.read[k, ends[ends >= 0]] = True  # what has to be live at the end is as if read there
+        self.read[k, ends[ends >= 0]] = True  # outputs count as read at the end
         self.solved = 0
         self._known: dict[tuple[object, ...], Choice | None] = {}
         self._price: dict[tuple[int, int], float] = {}
 
-    def copy(self) -> Series:
-        """Another that knows what this one has solved."""
+    def copy(self) -> ChainOfCuts:
+        """A copy that knows every part this one has solved."""
         other = copy(self)
         other._known, other._price = dict(self._known), dict(self._price)
         return other
 
     def read_by(self, ops: Flags) -> Flags:
-        """The holders that some ops read."""
+        """The storages that some ops read, as flags of their representatives."""
         found = np.zeros(len(self.storages.storage_rep), dtype=np.bool_)
-        holders = self._reads[ops[self._reader]]
-        found[holders[holders >= 0]] = True
+        reps = self._reads[ops[self._reader]]
+        found[reps[reps >= 0]] = True
         return found
 
     def choice(self, i: int, j: int, facts: Sequence[Facts]) -> Choice | None:
-        """From the first run of `rows[i]` to that of `rows[j]`, or to the end; None where nothing fits.
+        """The choice from the first run of `rows[i]` to that of `rows[j]`, or to the end; None if nothing fits.
 
         Args:
-            facts: of all instants. Of those in between: what is forced there is forced, what is live there has to be at
-                hand.
+            facts: of all instants. Reruns forced at one in between stay forced; storages live there must be live.
         """
         later = facts[j].live if j < len(self.rows) else NONE
         key = (i, j, *facts[i:j], later)
@@ -112,13 +111,13 @@ class Series:
             self._known[key] = self._solve(i, j, facts, later)
         return self._known[key]
 
-    def _solve(self, i: int, j: int, facts: Sequence[Facts], later: Holders) -> Choice | None:
+    def _solve(self, i: int, j: int, facts: Sequence[Facts], later: Reps) -> Choice | None:
         self.solved += 1
         shared, arrays = self.storages, self.storages.arrays
         before, after = self.before[i], self.after[i] & self.before[j]
         live_here = self.read[i].copy()
         live_here[list(facts[i].live)] = True
-        room = self.room[i] - int(shared.holder_bytes[live_here & ~self.read[i]].sum())
+        room = self.room[i] - int(shared.rep_bytes[live_here & ~self.read[i]].sum())
         absent = np.zeros(len(live_here), dtype=np.bool_)
         absent[list(facts[i].absent)] = True
         needed = self.read_by(after) | self.read[j]
@@ -153,24 +152,24 @@ class Series:
             return None
         self._price[i, j] = best.price
 
-        def chosen(cut: Cut | None) -> tuple[Holders, Flags]:
+        def chosen(cut: Cut | None) -> tuple[Reps, Flags]:
             rerun = after if cut is None else after | cut.rerun
             live = (needed | self.read_by(rerun & ~after)) & ~live_here & ~rerun[arrays.producer]
             return frozenset(np.flatnonzero(live).tolist()), rerun
 
         live, made = chosen(best.few if best.many is None else best.many)
-        exact = best.few is None if best.many is None else best.many.again_cost <= best.bound
+        exact = best.few is None if best.many is None else best.many.rerun_cost <= best.bound
         return Choice(best.bound + paid, live, chosen(best.few)[0], made, exact, must_rerun, paid)
 
     def least(self, *, floor: Fraction, limit: Fraction | None, most: int) -> tuple[Fraction | None, tuple[Facts, ...]]:
-        """The least cost of any plan, or a bound on it, and the facts of the leaf that has it; None where no plan fits.
+        """A bound on the cost of any plan, and the facts of the leaf that has it; None if no plan fits.
 
-        What was solved before is known: the call goes on from where one with less to spend ended.
+        Solved choices are remembered, so a call goes on from where an earlier one ended.
 
         Args:
-            floor: known to be a bound.
-            limit: a bound that is enough, if any is.
-            most: choices solved, all calls together.
+            floor: a bound proven before.
+            limit: a bound that is enough; None: there is none.
+            most: choices solved, over all calls.
         """
         facts = (Facts(),) * len(self.rows)
         found = self._bound(facts)
@@ -196,7 +195,7 @@ class Series:
         return None, facts
 
     def _bound(self, facts: tuple[Facts, ...]) -> tuple[Fraction, tuple[int, int] | None] | None:
-        """The largest sum over parts that follow each other, and what to split on: an instant and a holder."""
+        """The largest sum over consecutive parts, and the (instant, storage) to split on next."""
         k = len(self.rows)
         best = [Fraction(0)] * (k + 1)
         parts: list[Choice] = []
@@ -211,12 +210,11 @@ class Series:
         return best[0], self._split(facts, parts)
 
     def _split(self, facts: tuple[Facts, ...], parts: list[Choice]) -> tuple[int, int] | None:
-        """The largest holder that one part takes from an instant and the part before leaves none of, else one that a
-        part halves.
+        """The largest storage on which neighbouring parts disagree, else on which one part is undecided.
 
-        None: the parts fit together, at the cost that is the sum of their bounds.
+        None: the parts fit together, and the sum of their bounds is the cost.
         """
-        made_by, nbytes = self.storages.arrays.producer, self.storages.holder_bytes
+        made_by, nbytes = self.storages.arrays.producer, self.storages.rep_bytes
         asked = [
             (i, storage_rep)
             for i in range(1, len(parts))

@@ -1,6 +1,6 @@
-"""The choices at one instant of a program: each value still needed is live, or its op runs again.
+"""The choice at one instant: each value that is still needed is live, or its op runs again.
 
-The least cost at a price per byte is a minimum cut.
+At a price per live byte, the cheapest choice is a minimum cut.
 """
 
 from __future__ import annotations
@@ -27,25 +27,24 @@ from planner.kernels.flow import (
 )
 from planner.memory import MemoryModel
 
-_WORK = 20_000_000  # arcs looked at between two looks at Ctrl-C
+_WORK = 20_000_000  # arcs looked at in one call of the kernel, so that Ctrl-C is heard
 
 
 class Storages(NamedTuple):
     """What every instant of a graph shares.
 
     Args:
-        arrays: the program.
-        holder [m]: value whose storage stands for each value's, or -1; see `kernels.flow.holders`.
-        holder_bytes [m]: bytes of the storage of each holder.
-        working_bytes [n]: what each op's step takes at least: residents, inputs, fresh outputs, workspace.
-        step_cost [n]: cost of one run in whole units of `unit`, rounded down.
+        storage_rep [m]: the value that represents the storage of each value, or -1; see `kernels.flow.holders`.
+        rep_bytes [m]: bytes of the storage of each representative.
+        working_bytes [n]: least bytes at each op's step: residents, inputs, fresh outputs, workspace.
+        step_cost [n]: cost of one run in whole units, rounded down.
         unit: cost of one unit, a power of two.
         most: more units than one run of every op costs.
     """
 
     arrays: Arrays
     storage_rep: Ints
-    holder_bytes: Ints
+    rep_bytes: Ints
     working_bytes: Ints
     step_cost: Ints
     unit: float
@@ -54,15 +53,15 @@ class Storages(NamedTuple):
 
 @lru_cache(maxsize=4)
 def storages_of(graph: Graph, memory: MemoryModel) -> Storages:
-    """Holders and whole costs of a graph; the last few are kept."""
+    """`storages` of a graph; the last few are kept."""
     return storages(evaluator_of(graph, memory).encoded.arrays)
 
 
 def storages(arrays: Arrays) -> Storages:
-    """Holders and whole costs of a program."""
+    """Representatives, working sets and whole costs of a program."""
     storage_rep = np.empty(len(arrays.producer), dtype=np.int64)
     holders(arrays, storage_rep)
-    holder_bytes = arrays.storage_bytes[arrays.root]
+    rep_bytes = arrays.storage_bytes[arrays.root]
     cost = np.where(arrays.resident, 0.0, arrays.cost)
     total = math.fsum(cost.tolist())
     # Sums over all arcs of amounts up to one run of every op stay below UNBOUNDED.
@@ -71,9 +70,15 @@ def storages(arrays: Arrays) -> Storages:
     step_cost = np.floor(np.ldexp(cost, -exponent)).astype(np.int64)
     working_bytes = np.empty(len(cost), dtype=np.int64)
     working_sets(arrays, storage_rep, np.full(len(storage_rep), -1, dtype=np.int64), working_bytes)
-    return Storages(
-        arrays, storage_rep, holder_bytes, working_bytes, step_cost, math.ldexp(1.0, exponent), int(step_cost.sum()) + 1
-    )
+    unit, most = math.ldexp(1.0, exponent), int(step_cost.sum()) + 1
+    return Storages(arrays, storage_rep, rep_bytes, working_bytes, step_cost, unit, most)
+
+
+def reps_read(storages: Storages, op: int) -> Ints:
+    """Representatives of the storages that an op reads, repeats included."""
+    arrays = storages.arrays
+    read = storages.storage_rep[arrays.read_value[arrays.read_ptr[op] : arrays.read_ptr[op + 1]]]
+    return read[read >= 0]
 
 
 class Cut(NamedTuple):
@@ -81,22 +86,21 @@ class Cut(NamedTuple):
 
     Args:
         price: units per byte.
-        value: of the cut, in units; every choice costs at least that, bytes paid for included, those that have to stay
-            apart.
-        again [n]: ops that run again.
-        again_cost: what they cost, in units.
-        live_bytes: of the values needed that are live, those that have to stay included, values at hand apart.
+        value: units; the least cost of reruns and live bytes, where bytes of values that must stay are free.
+        rerun [n]: ops that run again.
+        rerun_cost: units they cost.
+        live_bytes: of needed values that are live, those that must stay included, those of `live_here` not.
     """
 
     price: float
     value: int
     rerun: Flags
-    again_cost: int
+    rerun_cost: int
     live_bytes: int
 
 
 class _Flow(NamedTuple):
-    """A flow and the price it was found at, to go on from at a higher one."""
+    """A flow and its price; a cut at a higher price goes on from it."""
 
     price: float
     residual: Ints
@@ -107,16 +111,15 @@ class _Flow(NamedTuple):
 
 
 class Instant:
-    """The network of one instant.
+    """The flow network of one instant; [m] flags are of representatives of storages.
 
     Args:
-        storages: of the graph.
-        before [n]: ops that have run; a run later costs.
-        after [n]: ops whose first run is still to come, or is the one at the instant. All others may do either, for
-        nothing. at_hand [m]: holders live at the instant in any case, whose bytes are counted elsewhere.
+        before [n]: ops that have run, so that another run costs.
+        after [n]: ops whose first run is at the instant or later. Ops in neither set may run at no cost.
+        live_here [m]: live at the instant in any case; their bytes are counted elsewhere.
         fixed [n]: ops of `before` that must not run again, besides those that cannot.
-        needed [m]: holders that have to be live or made again; None: what the ops of `after` read, and the outputs of
-        the graph. absent [m]: holders that are not live at the instant, none of them needed.
+        needed [m]: must be live or made again; None: what `after` reads, and the outputs of the graph.
+        absent [m]: not live at the instant, and not in `needed`.
     """
 
     def __init__(
@@ -142,10 +145,10 @@ class Instant:
             needs(arrays, storage_rep, after, live_here, self.needed)
         rows = np.flatnonzero(self.needed)
         stuck = before[arrays.producer[rows]] & ~rerunnable[arrays.producer[rows]]
-        self.fixed_bytes = int(storages.holder_bytes[rows[stuck]].sum())
+        self.fixed_bytes = int(storages.rep_bytes[rows[stuck]].sum())
         self._paid = rows[~stuck]
-        self.needed_bytes = self.fixed_bytes + int(storages.holder_bytes[self._paid].sum())
-        self._supply_bytes = np.bincount(arrays.producer[self._paid], storages.holder_bytes[self._paid], n).astype(
+        self.needed_bytes = self.fixed_bytes + int(storages.rep_bytes[self._paid].sum())
+        self._supply_bytes = np.bincount(arrays.producer[self._paid], storages.rep_bytes[self._paid], n).astype(
             np.float64
         )
         arcs = 2 * (len(arrays.read_value) + m)
@@ -156,7 +159,7 @@ class Instant:
         if absent is not None:  # what asks for one of them makes it again: no bytes to pay instead
             weight[(weight >= 0) & absent[weight]] = -1
         self._priced = np.flatnonzero(weight >= 0)
-        self._priced_holder = weight[self._priced]
+        self._priced_rep = weight[self._priced]
         self._unbounded = np.flatnonzero(weight == -1)
         self._arc, self._label = np.empty((2, n + m), dtype=np.int64)
         self._active = np.empty((2, n + m + 2), dtype=np.int64)
@@ -164,13 +167,11 @@ class Instant:
         self._flows: list[_Flow] = []
 
     def _capacities(self, price: float) -> tuple[Ints, Ints]:
-        """Whole units of the source's arcs and of the priced arcs, rounded down, and never more than running everything
-        again.
-        """
-        below = price * (1 - 2.0**-50)  # below the exact product, however floats round
+        """Whole units of the source's arcs and of the priced arcs, rounded down and at most `Storages.most`."""
+        below = price * (1 - 2.0**-50)  # so that a rounded product never exceeds the exact one
         most = float(self.storages.most)
         supply = np.minimum(np.floor(self._supply_bytes * below), most).astype(np.int64)
-        priced = np.minimum(np.floor(self.storages.holder_bytes[self._priced_holder] * below), most).astype(np.int64)
+        priced = np.minimum(np.floor(self.storages.rep_bytes[self._priced_rep] * below), most).astype(np.int64)
         return supply, priced
 
     def cut(self, price: float) -> Cut:
@@ -207,27 +208,26 @@ class Instant:
         self._flows.append(_Flow(price, residual, sink, excess, supply, capacity))
         on_source_side = self._label > len(self._label)
         rerun = on_source_side[:n] & (self._sink[:n] < UNBOUNDED)
-        arrays, held = self.storages.arrays, self.storages.holder_bytes
+        arrays, held = self.storages.arrays, self.storages.rep_bytes
         paid = self._paid[~on_source_side[arrays.producer[self._paid]]]
-        chosen = self._priced_holder[
-            on_source_side[n + self._priced_holder] & ~on_source_side[arrays.producer[self._priced_holder]]
+        chosen = self._priced_rep[
+            on_source_side[n + self._priced_rep] & ~on_source_side[arrays.producer[self._priced_rep]]
         ]
         return Cut(
             price=price,
             value=int((self._sink - sink).sum()),
             rerun=rerun,
-            again_cost=int(self._sink[:n][rerun].sum()),
+            rerun_cost=int(self._sink[:n][rerun].sum()),
             live_bytes=self.fixed_bytes + int(held[paid].sum()) + int(held[chosen].sum()),
         )
 
 
 def first_run(storages: Storages, row: int) -> Instant:
-    """The network of the first run of one op, in any order; what it reads is at hand."""
+    """The network of the first run of one op, in any order; what the op reads is live."""
     arrays = storages.arrays
     before, after = np.empty((2, len(arrays.cost)), dtype=np.bool_)
     ancestors(arrays, row, before)
     descendants(arrays, row, after)
     live_here = np.zeros(len(storages.storage_rep), dtype=np.bool_)
-    read = storages.storage_rep[arrays.read_value[arrays.read_ptr[row] : arrays.read_ptr[row + 1]]]
-    live_here[read[read >= 0]] = True
+    live_here[reps_read(storages, row)] = True
     return Instant(storages, before=before, after=after, live_here=live_here)

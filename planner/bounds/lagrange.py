@@ -1,4 +1,4 @@
-"""What one instant proves: the best price per byte."""
+"""The best Lagrange multiplier at one instant: the price per byte whose cut proves the largest bound."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Final, NamedTuple
 
 from planner.bounds.cut import Cut, Instant
 
-_PRICES: Final = 24  # tried at one instant; the best lies between two neighbours after about ten
+_PRICES: Final = 24  # tried at one instant; about ten are enough to close in on the best
 
 
 class Best(NamedTuple):
     """The largest bound over prices, and the cuts on both sides of its price.
 
     Args:
-        bound: in units; no choice within the room costs less. None: there is no choice within the room.
-        price: where that is.
-        few, many: the last cut whose live bytes exceed the room, and the last whose do not.
+        bound: units; no choice within the room costs less. None: no choice fits the room.
+        price: units per byte.
+        few, many: the last cut whose live bytes exceed the room, and the last whose live bytes fit.
     """
 
     bound: Fraction | None
@@ -28,8 +28,8 @@ class Best(NamedTuple):
 def best_price(instant: Instant, room: int, start: float) -> Best:
     """The largest bound over prices.
 
-    Every cut is a line over the price, at or above the least cut everywhere; the next price is where the last line that
-    keeps too much meets the last that keeps too little.
+    Each cut is a line over the price, nowhere below the least cut. The next price is where the last line that keeps too
+    many bytes meets the last that fits.
 
     Args:
         start: the first price.
@@ -49,13 +49,13 @@ def best_price(instant: Instant, room: int, start: float) -> Best:
         if cut.live_bytes <= room:
             many = cut
         else:
-            few, low_cost, low_bytes = cut, cut.again_cost, cut.live_bytes
+            few, low_cost, low_bytes = cut, cut.rerun_cost, cut.live_bytes
         if many is None:
             if price * (low_bytes - room) > instant.storages.most:
                 break
             price *= 4
             continue
-        following = (many.again_cost - low_cost) / (low_bytes - many.live_bytes)
+        following = (many.rerun_cost - low_cost) / (low_bytes - many.live_bytes)
         reached = low_cost + following * (low_bytes - room)
         if following <= 0 or following == price or reached - float(best.bound or 0) <= 1e-9 * instant.storages.most:
             break
@@ -64,7 +64,5 @@ def best_price(instant: Instant, room: int, start: float) -> Best:
 
 
 def proven(cut: Cut, room: int) -> Fraction:
-    """What a cut proves, in units, where so many bytes are left for values that need not stay: exact, so that no
-    rounding lifts it.
-    """
+    """The bound of a cut, in exact units; `room` is the bytes left for values that may be dropped."""
     return cut.value - Fraction(cut.price) * room

@@ -1,4 +1,4 @@
-"""What no plan can go below."""
+"""A lower bound on the peak of any plan, and the error for a budget below it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PeakBound(NamedTuple):
 
     Args:
         nbytes: bytes, residents included in scope "total".
-        op: the op that needs them by itself, or None when the outputs at the end do.
+        op: the op that needs them by itself; None if the outputs at the end do.
         live: values that must be live there.
     """
 
@@ -27,18 +27,18 @@ class PeakBound(NamedTuple):
 
 
 def peak_lower_bound(graph: Graph, memory: MemoryModel) -> PeakBound:
-    """The largest working set of one op: residents, storages of its inputs and fresh outputs, workspace; or the outputs
-    at the end.
+    """The largest working set of one op, or the outputs at the end if they take more.
 
-    Every op runs at least once, so no order and no recomputation avoids it. In-place pairs are granted wherever sizes
-    allow, and values that an identity pair may put on one storage are counted once, which keeps it a bound.
+    A working set is residents, inputs, fresh outputs and workspace. Every op runs at least once, so no plan avoids it.
+    It stays a bound because in-place pairs are granted wherever sizes allow, and values that an identity pair may put
+    on one storage count once.
 
     >>> from planner.graph import Tensor
     >>> graph = Graph([Op("a", (Tensor("a", 4),)), Op("b", (Tensor("b", 2, output=True),), reads=("a",), workspace=3)])
     >>> peak_lower_bound(graph, MemoryModel())
     PeakBound(nbytes=9, op='b', live=('a', 'b'))
     """
-    nbytes, name = max(working_sets(graph, memory), key=lambda pair: pair[0])
+    nbytes, name = max(working_set_bytes(graph, memory), key=lambda pair: pair[0])
     if name is None:
         return PeakBound(nbytes, None, tuple(value for value in graph.outputs if not graph.on_resident(value)))
     op = graph.op_named[name]
@@ -46,8 +46,8 @@ def peak_lower_bound(graph: Graph, memory: MemoryModel) -> PeakBound:
     return PeakBound(nbytes, name, tuple(value for value in live if not graph.on_resident(value)))
 
 
-def working_sets(graph: Graph, memory: MemoryModel) -> Iterator[tuple[int, str | None]]:
-    """(bytes, op) of every op, residents included in scope "total"; before them those of the end, without an op."""
+def working_set_bytes(graph: Graph, memory: MemoryModel) -> Iterator[tuple[int, str | None]]:
+    """(bytes, None) of the outputs at the end, then (bytes, op) of every op; residents included in scope "total"."""
     residents = resident_bytes(graph, memory)
     group = _storage_groups(graph)
     ends = tuple(name for name in graph.outputs if not graph.on_resident(name))
@@ -55,14 +55,12 @@ def working_sets(graph: Graph, memory: MemoryModel) -> Iterator[tuple[int, str |
     for op in graph.ops:
         if not op.resident:
             inputs = tuple(value for value in op.reads if not graph.on_resident(value))
-            yield (
-                residents + _bytes_of(graph, memory, group, inputs) + _fresh_bytes(graph, memory, op) + op.workspace,
-                op.name,
-            )
+            own_bytes = _fresh_bytes(graph, memory, op) + op.workspace
+            yield residents + _bytes_of(graph, memory, group, inputs) + own_bytes, op.name
 
 
 def _storage_groups(graph: Graph) -> dict[str, str]:
-    """For each storage root, a representative of the storages it can share bytes with while both are live."""
+    """For each value, a root that stands for all storages whose bytes it may share while both are live."""
     group = {name: name for name in graph.tensors}
 
     def find(name: str) -> str:
@@ -87,7 +85,7 @@ def _bytes_of(graph: Graph, memory: MemoryModel, group: dict[str, str], values: 
 
 
 def _fresh_bytes(graph: Graph, memory: MemoryModel, op: Op) -> int:
-    """Bytes of the outputs that need new storage whatever in-place pairs happen."""
+    """Bytes of the outputs that need a new storage even if every in-place pair happens."""
     aliased = {pair[1] for pair in op.view} | {o for _, o in op.updates}
     granted: set[int] = set()
     for i, o, _identity in op.inplace:
@@ -98,7 +96,7 @@ def _fresh_bytes(graph: Graph, memory: MemoryModel, op: Op) -> int:
 
 
 def parts_of(graph: Graph, memory: MemoryModel, bound: PeakBound) -> dict[str, int]:
-    """Where the bytes of a bound are."""
+    """The bytes of a bound by what takes them."""
     group = _storage_groups(graph)
     residents = resident_bytes(graph, memory)
     if bound.op is None:
@@ -116,12 +114,12 @@ def parts_of(graph: Graph, memory: MemoryModel, bound: PeakBound) -> dict[str, i
 def no_plan(
     problem: Problem, found_by: str, *, minimum: int | None, proven_bytes: int | None = None
 ) -> InfeasibleBudget:
-    """A strategy's error where it finds no plan; all its figures are live bytes. The session words it for people.
+    """The error of a strategy that finds no plan, in live bytes; the session words it for people.
 
     Args:
         found_by: the strategy.
         minimum: least peak it reached, or None.
-        proven_bytes: what it has proven no plan goes below, if more than the largest working set.
+        proven_bytes: peak it has proven no plan goes below, if more than the largest working set.
     """
     bound = peak_lower_bound(problem.graph, problem.memory)
     floor = bound.nbytes if proven_bytes is None else proven_bytes

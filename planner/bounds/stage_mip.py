@@ -1,8 +1,8 @@
-"""The program stage by stage, as a mixed-integer program whose optimum no schedule in program order goes below.
+"""A mixed-integer program over stages whose optimum no schedule in program order goes below.
 
-Stage t lies between the first run of the op before t and that of t; one more comes after the last. Checkmate lets each
-op run once in a stage, in program order; a schedule may do more. So only what holds of every schedule is asked for
-here, and what the optimum says is judged like any other plan.
+Stage t lies between the first run of op t - 1 and that of op t; one more comes after the last op. Checkmate lets each
+op run once in a stage, in program order; a schedule may do more. So the rows only ask for what holds of every schedule,
+and the solution is judged like any other plan.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from planner.problem import Stop
 _WORK: Final = 50_000_000  # non-zeros times nodes of the search tree, at effort 1
 #: Non-zeros of the largest program tried at effort 1.
 MOST_ENTRIES: Final = 600_000
-_TOTAL: Final = 2.0**20  # what costs that are no small whole numbers add up to, about
+_TOTAL: Final = 2.0**20  # costs that are not small whole numbers are scaled to about this sum
 
 
 class Solved(NamedTuple):
-    """What the solver says.
+    """The answer of the solver.
 
     Args:
-        sequence: op rows of the graph of the best solution, reruns of a stage in program order; None where it has none.
-        extra_cost: that no schedule in program order goes below, beyond one run of each op; infinite where none fits.
-        solved: True if the solution is optimal for the program, or it has none.
+        sequence: op rows of the best solution, reruns of a stage in program order; None if there is no solution.
+        extra_cost: cost beyond one run of each op that no schedule in program order goes below; infinite if none fits.
+        solved: True if the solution is optimal, or it is certain that there is none.
     """
 
     sequence: Ints | None
@@ -45,11 +45,11 @@ class Solved(NamedTuple):
 
 
 class Stages:
-    """Columns and rows: what is live when a stage begins, and what runs again in it.
+    """Columns and rows of the program: what is live when a stage begins, and what runs again in it.
 
     Args:
-        graph, memory: no two names may share a storage that can go (`Program.plain`).
-        budget: most peak bytes, the reserve taken off.
+        graph, memory: no two names may share a storage that can be freed (`Program.plain`).
+        budget: most live bytes.
     """
 
     def __init__(self, graph: Graph, memory: MemoryModel, budget: int) -> None:
@@ -68,25 +68,23 @@ class Stages:
         self.live: dict[tuple[int, int], int] = {}
         self.rerun: dict[tuple[int, int], int] = {}
         self.stays: dict[tuple[int, int], int] = {}
-        self.through: list[int] = []  # bytes that stay through each stage
+        self.through: list[int] = []  # bytes that are live all through each stage
         self._columns()
 
     @cached_property
     def entries(self) -> int:
-        """About how many non-zeros the matrix has; known before there is one."""
+        """About how many non-zeros the matrix will have."""
         return 6 * len(self.live) + 8 * len(self.rerun)
 
     def build(self) -> None:
-        """The rows."""
+        """Add the rows, once."""
         for t in range(self.count + 1) if not self._most else ():
             self._flow(t)
             self._stay(t)
             self._memory(t)
 
     def _columns(self) -> None:
-        """Live at the start of stage t (t = count + 1: at the end), for values made before it that may be needed; runs
-        again in stage t.
-        """
+        """Columns: live at the start of stage t (count + 1: at the end), run again in it, live all through it."""
         program = self.program
         for v, maker in enumerate(program.maker):
             for t in range(maker + 1, self._last[v] + 1) if maker >= 0 else ():
@@ -105,7 +103,7 @@ class Stages:
         return len(self._costs) - 1
 
     def _row(self, entries: Sequence[tuple[int, float]], most: float) -> None:
-        """Sum of entries <= most."""
+        """Add the row: sum of entries <= most."""
         for column, entry in entries:
             self._index.append(column)
             self._entries.append(entry)
@@ -113,12 +111,12 @@ class Stages:
         self._most.append(most)
 
     def _made(self, t: int, v: int) -> list[tuple[int, float]]:
-        """Where v may come from in stage t: live at its start, or made in it."""
+        """Ways to have v in stage t: live at its start, or made in it."""
         columns = (self.live.get((t, v)), self.rerun.get((t, self.program.maker[v])))
         return [(column, -1.0) for column in columns if column is not None]
 
     def _flow(self, t: int) -> None:
-        """What is read is there, and what stays was there or is made."""
+        """A value that is read, or live after the stage, was live at its start or is made in it."""
         program = self.program
         for i in range(min(t + 1, self.count)):
             rerun = self.rerun.get((t, i))
@@ -150,9 +148,7 @@ class Stages:
                 self._row([*own, (self.live[t + 1, v], 1.0)], 0.0)
 
     def _memory(self, t: int) -> None:
-        """Bytes at the first run of t, or at the end, and at each run again before it beside what is live all
-        through.
-        """
+        """Bytes at the first run of t or at the end, and at each rerun before it beside what is live all through."""
         program = self.program
         touched = 0 if t == self.count else program.rows[t].read_mask | program.rows[t].out_mask
         terms = {v: self.live[t + 1, v] for v in range(len(program.maker)) if (t + 1, v) in self.live}
@@ -182,9 +178,7 @@ class Stages:
             )
 
     def _taken(self, t: int, after: dict[int, int]) -> tuple[float, list[tuple[int, float]]]:
-        """Bytes of inputs, outputs and workspace of a first run; an output whose one input in place stays live needs
-        its own.
-        """
+        """Bytes of a first run, and those more if an output cannot take its one input's storage as that stays live."""
         program = self.program
         row = program.rows[t]
         placed = _outputs_in_place(program, t)
@@ -192,23 +186,19 @@ class Stages:
         instead = []
         for out in range(len(program.maker)):
             under = {row.reads[i] for i, o, _ in row.pairs if row.outs[o] == out}
-            if placed >> out & 1 and len(under) == 1:
-                column = after.get(next(iter(under)))
-                if column is not None:
-                    instead.append((column, self._units(program.nbytes[out])))
+            if placed >> out & 1 and len(under) == 1 and (column := after.get(*under)) is not None:
+                instead.append((column, self._units(program.nbytes[out])))
         return self._units(fixed), instead
 
     def _bytes(self, mask: int) -> int:
         return sum(self.program.nbytes[v] for v in bits(mask))
 
     def _units(self, nbytes: int) -> float:
-        """Sizes as multiples of what divides them all: small whole numbers, where they are."""
+        """Bytes as multiples of what divides all sizes, so that coefficients are small."""
         return nbytes / self.scale
 
-    # ------------------------------------------------------------------------------------------------ solving
-
     def start_of(self, sequence: Ints) -> Floats:
-        """The columns of a schedule in program order with canonical frees, given as op rows of the graph."""
+        """Columns of a schedule in program order with canonical frees, given as op rows of the graph."""
         program = self.program
         number = {row: k for k, row in enumerate(self.rows_of_ops)}
         runs = [number[row] for row in sequence.tolist()]
@@ -217,7 +207,7 @@ class Stages:
         stage_of, stage = [], 0
         for step, i in enumerate(runs):
             stage_of.append(stage)
-            if i == stage:  # its first run, for the order is the program's
+            if i == stage:  # its first run, since the order is the program's
                 stage += 1
             elif (column := self.rerun.get((stage, i))) is not None:
                 columns[column] = 1.0
@@ -255,11 +245,11 @@ class Stages:
         return float((sums - np.array(self._most)).max(initial=-math.inf))
 
     def cost(self, columns: Floats) -> float:
-        """What columns cost beyond one run of each op."""
+        """Cost of columns beyond one run of each op."""
         return float(np.array(self._costs) @ columns)
 
     def sequence(self, columns: Floats) -> Ints:
-        """Op rows of the graph: in each stage what runs again, in program order, then its own op."""
+        """Op rows of the graph: in each stage its reruns, in program order, then its own op."""
         runs = []
         for t in range(self.count + 1):
             runs += [i for i in range(t) if (t, i) in self.rerun and columns[self.rerun[t, i]] > 0.5]
@@ -299,7 +289,7 @@ class Stages:
             return Solved(None, math.inf, True)
         bound = float(info.mip_dual_bound)
         bound = max(0.0, bound if math.isfinite(bound) else 0.0)
-        # The solver computes in floats: whole costs make up for that, others are lowered by a billionth of one run.
+        # The solver computes in floats: whole costs are rounded up, others lowered by a billionth of one run.
         extra = math.ceil(bound - 1e-3) * unit if whole else max(0.0, bound - _TOTAL * 1e-9) * unit
         columns = np.array(solver.getSolution().col_value)
         found = self.sequence(columns) if len(columns) and info.primal_solution_status == 2 else None
@@ -325,9 +315,7 @@ class Stages:
 
 
 def _last_stages(program: Program) -> list[int]:
-    """For each value, the last stage at whose start it can be of use; that after all stages where it must be live at
-    the end.
-    """
+    """For each value, the last stage at whose start it can be of use; an output is of use after the last stage too."""
     last = [len(program.rows) + 1 if program.output_mask >> v & 1 else 0 for v in range(len(program.maker))]
     for i in range(len(program.rows) - 1, -1, -1):
         row = program.rows[i]
@@ -338,7 +326,7 @@ def _last_stages(program: Program) -> list[int]:
 
 
 def _deaths(program: Program) -> list[int]:
-    """For each op, the last stage in which it can run again: then an update overwrites what it reads."""
+    """For each op, the last stage in which it can run again before an update overwrites what it reads."""
     dies = [len(program.rows)] * len(program.rows)
     for k, row in enumerate(program.rows):
         gone = 0
@@ -352,15 +340,13 @@ def _deaths(program: Program) -> list[int]:
 
 
 def _outputs_in_place(program: Program, i: int) -> int:
-    """Mask of outputs that may lie on an input's storage."""
+    """Mask of outputs that may take an input's storage."""
     row = program.rows[i]
     return mask_of(row.outs[o] for _, o, _ in row.pairs)
 
 
 def _unit(costs: list[float]) -> tuple[float, bool]:
-    """(amount to count costs in, True if all are whole multiples of it): small whole numbers where they are, else a
-    power of two.
-    """
+    """(unit of costs, True if all costs are whole multiples of it); a power of two if multiples are not small."""
     exact = {Fraction(cost) for cost in costs if cost}
     if not exact:
         return 1.0, True
@@ -372,7 +358,7 @@ def _unit(costs: list[float]) -> tuple[float, bool]:
 
 
 def _solver() -> tuple[Any, Any]:
-    """highspy and a solver; its banner does not go to standard output, where results go.
+    """highspy and a solver, whose banner is kept off standard output.
 
     Raises:
         PlannerError: not installed.
@@ -396,7 +382,7 @@ def _solver() -> tuple[Any, Any]:
 
 
 def _run(solver: Any, stop: Stop) -> None:
-    """Solve in a thread, so that Ctrl-C is heard, and cancel it then."""
+    """Solve in a thread, so that Ctrl-C is heard and cancels it."""
     solver.HandleUserInterrupt = True
     solver.startSolve()
     while not solver.wait(0.1)[0]:

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from planner.bounds.peak import working_sets
+from planner.bounds.peak import working_set_bytes
 from planner.footprint.components import MADE_OF_A_BATCH, Simulated
 from planner.footprint.loss_tail import Tail, loss_tail
 from planner.graph import Graph
@@ -85,7 +85,7 @@ def per_tensor_update(work: Simulated, allowed: int) -> Remedy | None:
     peak = int((work.timeline - spared).max())
     if peak <= allowed:
         return Remedy("per-tensor update", peak, True, "No recomputation is needed.")
-    others = (nbytes for nbytes, op in working_sets(graph, work.memory) if work.phase_of(op) != "update")
+    others = (nbytes for nbytes, op in working_set_bytes(graph, work.memory) if work.phase_of(op) != "update")
     floor = max(*others, *(work.update_floor(less=spared) or (0,))[:1])
     if floor <= allowed:
         action = "per-tensor update with recomputation"

@@ -1,6 +1,6 @@
-"""The original's own search, for parity: Alg. 3 with memonger's thresholds, guesses and grid, costed by nnvm's sharing.
+"""The search of the original: Alg. 3 with memonger's thresholds, guesses and grid, costed by nnvm's shared blocks.
 
-It minimises memory and knows no budget; ours asks it all the same, and says so where its one plan does not fit.
+It minimises memory and knows no budget; under a budget its one plan is proposed if it fits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from planner.analysis.arrays import Flags, Ints
 from planner.analysis.candidates import ForwardPart
 from planner.analysis.evaluator import Evaluator
 from planner.graph import Graph
-from planner.kernels.segments import recompute
 from planner.mxnet.nnvm import MATCH_RANGE, share_blocks
 from planner.problem import Problem, Proposal
 from planner.search.incumbent import Incumbent
@@ -22,9 +21,9 @@ from planner.units import MAX_BYTES
 
 GUESSES: Final = 3
 GRID_POINTS: Final = 6
-_SHIFT: Final = 20  # thresholds, kept and segment sizes are whole MiB, rounded down
-_VISIBLE_OUTPUTS: Final = {"BatchNorm": 1}  # the original lists neither its mean nor its variance
-_BACKWARD: Final = "_backward"  # what the original adds to the name of a forward op
+_SHIFT: Final = 20  # thresholds, kept bytes and segments are rounded down to whole MiB
+_VISIBLE_OUTPUTS: Final = {"BatchNorm": 1}  # the original does not list its mean and variance
+_BACKWARD: Final = "_backward"  # suffix of a backward op to the name of its forward op
 
 
 class Trial(NamedTuple):
@@ -35,7 +34,7 @@ class Trial(NamedTuple):
         threshold_mib: B.
         kept_bytes: x, bytes of the candidates kept.
         segment_bytes: y, bytes of the largest closed segment.
-        cost_bytes: sum of nnvm's blocks of the planned schedule; `MAX_BYTES` where that is illegal.
+        cost_bytes: sum of nnvm's blocks of the planned schedule; `MAX_BYTES` if the schedule is illegal.
         keep [n]: ops whose values are kept.
     """
 
@@ -55,11 +54,9 @@ def memonger(problem: Problem) -> Proposal:
 
     Raises:
         InfeasibleBudget: neither that plan nor keep-all fits.
-    Source: dmlc/mxnet-memonger, which differs from Chen et al. 2016, Alg. 3 and appendix A: the guess is sqrt(x y / 2),
-    there are three,
-        all in whole MiB, and the grid starts from the smallest y. Ours differs: its peak is judged exactly, and
-            keep-all is proposed
-        where it is no worse.
+    Source: dmlc/mxnet-memonger. It differs from Chen et al. 2016, Alg. 3 and appendix A: the guess is sqrt(x y / 2),
+        there are three, all in whole MiB, and the grid starts from the smallest y. Ours differs: peaks are judged
+        exactly, and keep-all is proposed if it is no worse.
     """
     incumbent = Incumbent(problem, "memonger")
     found = search_thresholds(problem.graph, incumbent.evaluator)
@@ -70,29 +67,23 @@ def memonger(problem: Problem) -> Proposal:
 
 
 def search_thresholds(graph: Graph, evaluator: Evaluator) -> list[Trial]:
-    """All trials in the order the original makes them; none where the graph has no forward and backward phases.
+    """All trials in the order of the original; none if the graph has no forward and backward phases.
 
     Source: `search_plan` of memonger.
     """
     part = evaluator.forward_part()
     if part is None:
         return []
-    incumbent: list[Trial] = []
+    trials: list[Trial] = []
     threshold = 0
-    least_segment: int | None = None
     for _ in range(GUESSES):
         trial = _try(graph, evaluator, part, "guess", threshold)
-        incumbent.append(trial)
-        kept, segment = trial.kept_bytes >> _SHIFT, trial.segment_bytes >> _SHIFT
-        least_segment = segment if least_segment is None else min(least_segment, segment)
-        threshold = math.isqrt(kept * segment // 2)
-    assert least_segment is not None
+        trials.append(trial)
+        threshold = math.isqrt((trial.kept_bytes >> _SHIFT) * (trial.segment_bytes >> _SHIFT) // 2)
+    least_segment = min(trial.segment_bytes for trial in trials) >> _SHIFT
     step = int((threshold * math.sqrt(2) - least_segment) / GRID_POINTS)
-    if step > 0:
-        incumbent.extend(
-            _try(graph, evaluator, part, "grid", least_segment + k * step) for k in range(1, GRID_POINTS + 1)
-        )
-    return incumbent
+    grid = [least_segment + k * step for k in range(1, GRID_POINTS + 1)] if step > 0 else []
+    return trials + [_try(graph, evaluator, part, "grid", threshold) for threshold in grid]
 
 
 def planned_sequence(evaluator: Evaluator, keep: Flags) -> Ints:
@@ -103,26 +94,23 @@ def planned_sequence(evaluator: Evaluator, keep: Flags) -> Ints:
     rows = evaluator.encoded.op_index
     partners = (rows.get(name.removesuffix(_BACKWARD), -1) if name.endswith(_BACKWARD) else -1 for name in rows)
     gradient_of = np.fromiter(partners, dtype=np.int64)
-    sequence = np.empty(len(evaluator.keep_all) + int(counts.sum()), dtype=np.int64)
-    length = recompute(evaluator.encoded.arrays, evaluator.keep_all, counts, part.origin, gradient_of, sequence)
-    return sequence[:length]
+    return evaluator.just_in_time(counts, part.origin, gradient_of)
 
 
 def _try(graph: Graph, evaluator: Evaluator, part: ForwardPart, phase: str, threshold_mib: int) -> Trial:
     keep, kept_bytes, segment_bytes = sweep(graph, evaluator, part, threshold_mib << _SHIFT)
     planned = planned_sequence(evaluator, keep)
-    if evaluator.evaluate(planned) is None:  # an update before its time: the original knows no such programs
-        return Trial(phase, threshold_mib, kept_bytes, segment_bytes, MAX_BYTES, keep)
-    cost_bytes = share_blocks(evaluator, planned, match_range=MATCH_RANGE, first_outputs=True).total_bytes
+    cost_bytes = MAX_BYTES  # illegal if an op would run again after an update; the original has no such programs
+    if evaluator.evaluate(planned) is not None:
+        cost_bytes = share_blocks(evaluator, planned, match_range=MATCH_RANGE, first_outputs=True).total_bytes
     return Trial(phase, threshold_mib, kept_bytes, segment_bytes, cost_bytes, keep)
 
 
 def sweep(graph: Graph, evaluator: Evaluator, part: ForwardPart, threshold_bytes: int) -> tuple[Flags, int, int]:
-    """Alg. 3 as memonger has it: parameters apart, everything up to the end of the forward part counts into a segment,
-    inputs too.
+    """Alg. 3 as memonger has it: all values of the forward part and the inputs count, parameters do not.
 
     Returns:
-        keep [n], x and y in bytes. The last segment is never closed, so y ignores it.
+        keep [n], x and y in bytes; y ignores the last segment, which is never closed.
     """
     stage_of = _stages(graph, part)
     keep = np.zeros(len(graph.ops), dtype=np.bool_)
@@ -151,7 +139,7 @@ def sweep(graph: Graph, evaluator: Evaluator, part: ForwardPart, threshold_bytes
 
 
 def _stages(graph: Graph, part: ForwardPart) -> dict[int, str]:
-    """For each candidate op, the id of its decision."""
+    """The id of the decision that each candidate op belongs to."""
     stages = {
         row: f"row {row}" if op.stage is True else f"id {op.stage}"
         for row, op in enumerate(graph.ops)

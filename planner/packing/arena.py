@@ -13,7 +13,7 @@ from planner.analysis.arrays import Ints
 from planner.kernels.packing_search import EXHAUSTED, PACKED, PAUSED
 from planner.kernels.placement import place
 from planner.packing.intervals import Intervals, sections_of
-from planner.packing.restarts import turns
+from planner.packing.restarts import round_robin
 from planner.problem import MOST_EFFORT, Stop
 
 #: Rows of buffers and sections the search looks at for effort 1; about two seconds.
@@ -247,7 +247,7 @@ class _Search:
         columns = (every.size, every.first, every.last, every.alignment, every.fixed)
         core = sections_of(Intervals(*(column[rows] for column in columns)))
         spent = 0
-        for one, limit in turns(core, self.width[rows], target // core.unit, self.seed):
+        for one, limit in round_robin(core, self.width[rows], target // core.unit, self.seed):
             while one.work < limit:
                 before, nodes = one.work, one.nodes
                 outcome = one.run(min(limit, before + SLICE))
@@ -257,7 +257,7 @@ class _Search:
                     return spent, outcome, one.placed * core.unit
                 if spent >= work or self._late():
                     return spent, PAUSED, one.placed
-        raise AssertionError("the turns never end")
+        raise AssertionError("the round_robin never end")
 
     def _late(self) -> bool:
         self.cut_short = self.cut_short or self.stop.now

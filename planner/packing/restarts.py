@@ -25,7 +25,7 @@ _TRAILS: Final = ("raised", "lifted", "loaded")
 _SPREADS: Final = (0.05, 0.2)
 
 
-def turns(core: Sections, width: Ints, capacity: int, seed: int) -> Iterator[tuple[Descent, int]]:
+def round_robin(core: Sections, width: Ints, capacity: int, seed: int) -> Iterator[tuple[Descent, int]]:
     """(a search, the work until which to go on with it), without end.
 
     Each round gives the searches of all rankings twice the work they have had, and as much again to short ones whose

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Final
 
-import numpy as np
-
-from planner.analysis.candidates import ForwardPart
+from planner.analysis.candidates import equal_cuts
 from planner.analysis.evaluator import Evaluator
 from planner.errors import PlannerError
 from planner.graph import Graph, Op
@@ -80,15 +77,6 @@ def full(evaluator: Evaluator) -> tuple[str, ...]:
     if part is None:
         return ()
     marked = any(op.stage is not None for op in graph.ops)
-    cuts = range(len(part.members)) if marked else _equal_cuts(part)
+    cuts = range(len(part.members)) if marked else equal_cuts(part)
     kept = {row for cut in cuts for row in part.members[cut]}
     return tuple(op.name for row, op in enumerate(graph.ops) if part.droppable[row] and row not in kept)
-
-
-def _equal_cuts(part: ForwardPart) -> list[int]:
-    reached = np.cumsum(part.gap_bytes)
-    if not len(reached):
-        return []
-    segments = max(1, round(math.sqrt(len(reached))))
-    total = int(reached[-1]) + part.tail_bytes
-    return sorted({int(np.argmin(np.abs(reached - total * k / segments))) for k in range(1, segments)})

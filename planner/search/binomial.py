@@ -1,8 +1,7 @@
-"""Equal steps and a number of slots: which states of a chain to store so that reversing it runs fewest forwards.
+"""Strategy "binomial": which states of a chain of equal steps to store so that reversing it runs fewest forwards.
 
-The schedules are the theory's, counted in steps and slots; here a step is a stage of the graph and a slot one cut
-between stages, or with `mixed` all that the backward ops of a stage read. What they take in bytes is for the judge to
-say.
+The theory counts steps and slots. Here a step is a stage of the graph, and a slot holds one cut between stages, or with
+`mixed` all that the backward ops of a stage read. The judge says how many bytes that takes.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ _TABLE: Final = 1 << 20  # entries of a table of steps and slots
 
 
 def longest(slots: int, sweeps: int) -> int:
-    """beta(s, t): steps that can be reversed with so many slots if none is advanced over more often than `sweeps`
-    times.
+    """beta(s, t): steps that can be reversed with s slots if no step is advanced over more than t times.
 
     >>> [longest(3, t) for t in (1, 2, 3)]
     [4, 10, 20]
@@ -32,11 +30,11 @@ def longest(slots: int, sweeps: int) -> int:
 
 
 def forwards(steps: int, slots: int, *, mixed: bool = False) -> int:
-    """Least forwards that reverse a chain of equal steps, the one that is taped for each step included.
+    """Least forwards that reverse a chain of equal steps, including one taped forward per step.
 
     Args:
         steps: >= 1.
-        slots: >= 1, the state before the first step in one of them.
+        slots: >= 1; one of them holds the state before the first step.
         mixed: a slot may hold the tape of a step instead of a state.
     Source: Griewank and Walther 2000 (closed form); `mixed`: the recurrence of checkpoint-schedules' mixed schedule.
 
@@ -55,15 +53,14 @@ def forwards(steps: int, slots: int, *, mixed: bool = False) -> int:
 
 
 def binomial(problem: Problem, *, slots: int | None = None, mixed: bool | None = None) -> Proposal:
-    """Store states of the forward pass as a chain of equal steps wants it.
+    """Store the states of the forward pass that would be best if all stages were equal.
 
-    Fewest forwards where all stages are of one size and cost, for a number of slots; it applies to any graph whose
-    forward pass is a chain of stages, and does not look at their sizes. Where there is none, keep-all is what it
-    proposes.
+    It applies to any graph whose forward pass is a chain of stages, and does not look at their sizes. For other graphs
+    it proposes keep-all.
 
     Args:
-        slots: None tries 1, 2, 3, ... with ever larger gaps, and between them where the budget lies, and proposes the
-            cheapest that fits (without a budget, the one of least peak).
+        slots: None tries 1, 2, 3, ... with ever larger gaps, bisects to the budget, and proposes the cheapest plan that
+            fits (without a budget, the one of least peak).
         mixed: slots may hold all that the backward ops of a stage read; None tries both.
     Raises:
         InfeasibleBudget: nothing tried fits; carries the least peak seen.
@@ -84,7 +81,7 @@ def binomial(problem: Problem, *, slots: int | None = None, mixed: bool | None =
 
 
 class _Table(NamedTuple):
-    """`kernels.chain.binomial_table`."""
+    """Tables of `kernels.chain_dp.binomial_table`."""
 
     extra: Ints
     advance: Ints
@@ -106,7 +103,7 @@ class _Slots:
         self.advance = _table(self.steps, self.most, mixed=mixed).advance
 
     def sweep(self) -> None:
-        """Slots 1, 2, 3, ... with ever larger gaps; then the most that fit, by bisection, since they cost least."""
+        """Try slots 1, 2, 3, ... with ever larger gaps; then bisect for the most that fit, since they cost least."""
         counts = sorted({*range(1, 9), *(round(8 * 1.5**k) for k in range(1, 40)), self.most})
         fitting, too_many = 0, self.most + 1
         for slots in counts:

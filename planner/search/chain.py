@@ -1,9 +1,7 @@
-"""Chains of unequal stages: the cheapest persistent plan within a budget, by dynamic programming over stretches of the
-chain.
+"""Strategy "chain": the cheapest persistent plan of a chain of unequal stages, by dynamic programming over stretches.
 
-A plan is persistent if what it keeps it keeps until its backward op has read it. Of a stage it keeps nothing, the cut
-after it, or all that its backward ops read of it; and a cut that the backward ops of the stage before it read too may
-be kept on for them.
+A plan is persistent if it keeps each kept value until its backward op has read it. Of a stage it keeps nothing, the cut
+after it, or all values that its backward ops read; a cut that the stage before reads too may be kept on for it.
 """
 
 from __future__ import annotations
@@ -21,11 +19,11 @@ from planner.kernels import chain_dp as kernels
 from planner.problem import Problem, Proposal
 from planner.search.incumbent import Evaluation, Incumbent
 
-_CUTS: Final = 1_500_000  # looked at, over all stretches, at effort 1
-_CUTS_APART: Final = 150_000  # the same, for the finest partition of the backward ops
-_POINTS: Final = 128  # of a front at least, at effort 1; more where they are so many in all
-_MOST_POINTS: Final = 1 << 18  # whatever the effort: they take memory
-_WORK: Final = 20_000_000
+_CUTS: Final = 1_500_000  # most cuts looked at, over all stretches, at effort 1
+_CUTS_APART: Final = 150_000  # the same for the finest partition of the backward ops
+_POINTS: Final = 128  # least points a front may have, at effort 1
+_MOST_POINTS: Final = 1 << 18  # points take memory, so that is the most whatever the effort
+_WORK: Final = 20_000_000  # cuts times points, at effort 1: short chains have longer fronts
 _SLICE: Final = 1 << 16  # cuts looked at between two looks at the clock
 _ENDLESS: Final = 1 << 61
 _ALWAYS: Final = -(1 << 62)
@@ -34,27 +32,23 @@ _ALWAYS: Final = -(1 << 62)
 def chain(problem: Problem) -> Proposal:
     """Find the cheapest persistent plan of the forward pass as a chain of stages.
 
-    Stages lie between single storages through which all of the forward pass goes. What each takes is measured on the
-    graph, in-place pairs, workspaces and gradients that stay included, so that the peak the recurrence sees is the
-    judge's.
+    Stages lie between single storages through which all of the forward pass goes. The bytes of each stage are measured
+    on the graph, with in-place pairs, workspaces and kept gradients, so the recurrence sees the judge's peak. An op of
+    the backward pass that reads only a cut belongs to the stage after it; in short chains the plan with all such ops in
+    the stage before is found too, and the better one taken.
 
-    A backward op that reads a cut and nothing else belongs to the stage after it; in short chains the plan with all of
-    those in the stage before is found too, and the better one taken. Either is exact over persistent plans of its
-    chain, in bytes, while no front of
-    cost against headroom has more points than it may: 128 times the effort, more in short chains. Longer fronts are
-    thinned, always to
-    the safe side: no plan is above the budget, and it costs no more than the best for a budget smaller by 1 / points of
-    it for every level of the recurrence. Chains of more than about 200 different stages are made shorter first. Plans
-    that are not persistent, as
-    where a kept value is dropped and made again, can be cheaper yet: nothing is claimed to be optimal.
+    Either plan is exact in bytes over persistent plans of its chain, unless a front of cost against headroom has more
+    than 128 points times the effort (more in short chains). Longer fronts are thinned to the safe side: no plan is
+    above the budget, and it costs no more than the best for a budget smaller by 1 / points of it for every level of the
+    recurrence. Chains of more than about 200 different stages are shortened first. Plans that are not persistent can be
+    cheaper yet, so nothing is claimed to be optimal.
 
     Raises:
         InfeasibleBudget: no such plan fits, or the graph is no chain and keep-all does not; carries the least peak of
             such plans.
     Source: Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova 2019, *Optimal checkpointing for heterogeneous chains*.
-    Ours differs: bytes
-        are not rounded to 500 slots, equal stretches are solved once, and a cut outlives the stage after it where the
-        one before reads it.
+        Ours differs: bytes are not rounded to 500 slots, equal stretches are solved once, and a cut outlives the stage
+        after it if the one before reads it.
     """
     incumbent = Incumbent(problem, "chain")
     if problem.budget is not None and incumbent.best is not None:
@@ -77,19 +71,18 @@ def _try(search: Recurrence, incumbent: Incumbent) -> None:
         candidate = incumbent.evaluate((search.count, search.plan(headroom)), partial(search.sequence, headroom))
         if candidate is None or budget is None or incumbent.fits(candidate) or headroom == least:
             break
-        # Storages that two cuts share are not what the table says.
+        # The table counts a storage that two cuts share twice or not at all.
         headroom = max(least, headroom - (candidate.peak_bytes - budget))
 
 
 def recurrence(problem: Problem, incumbent: Incumbent, *, apart: bool) -> Recurrence | None:
-    """The chain that a problem's graph is, in as many stages as the effort allows for; None where it is none, or time
-    runs out.
+    """The recurrence of a problem's chain; None if the graph is no chain, or time runs out.
 
-    Where there are too many, the largest of every four cuts in a row is left out, again and again; with `apart`, None
-    is returned.
+    If there are too many stages, the largest of every four cuts in a row is left out, again and again; with `apart`,
+    None is returned.
 
     Args:
-        apart: how backward ops that only read a cut are shared out: see `chain_stages`.
+        apart: stage of backward ops that only read a cut; see `chain_stages`.
     """
     part = incumbent.evaluator.forward_part()
     arrays = incumbent.evaluator.encoded.arrays
@@ -116,7 +109,7 @@ class _Stretch(NamedTuple):
     Args:
         first: their forward part runs for the first time.
         outlives: the cut before them is kept on for the stage before.
-        out: the cut after them is live already, and their backward ops read it.
+        out: the cut after them is already live, and their backward ops read it.
     """
 
     first: bool
@@ -128,12 +121,10 @@ class _Stretch(NamedTuple):
 
 
 class Recurrence:
-    """Fronts of all stretches of a chain, and the plan they stand for.
+    """Fronts of all stretches of a chain, and the plans they stand for.
 
     Args:
-        stages, actions: the chain.
-        effort: of the problem: at 1 a front has 128 points, in short chains more; one with more than it may have is
-            thinned.
+        effort: at 1 a front may have 128 points, in short chains more; longer fronts are thinned.
     """
 
     def __init__(self, stages: Stages, actions: Actions, *, effort: float = 1.0) -> None:
@@ -142,17 +133,17 @@ class Recurrence:
         self.table, self.costs = actions.table, actions.costs
         self.count = len(stages.first)
         self.kind, self.of_kind = _kinds(self.table, self.costs)
-        # each state of either end is solved, and each way to leave a cut tried
+        # Each state of either end is solved, and each way to leave a cut is tried.
         ways = 1 + self.table[:, kernels.READS_AFTER]
         lengths = self.of_kind[:, 1] - self.of_kind[:, 0]
         self.cuts = int((lengths * ways[self.of_kind[:, 1]]).sum() * ways.mean())
         self.points = max(8, int(min(effort * max(_POINTS, min(_WORK / max(1, self.cuts), 1 << 16)), _MOST_POINTS)))
 
     def solve(self, headroom: int | None, *, stop: Callable[[], bool] = lambda: False) -> int | None:
-        """All fronts up to a headroom; None: only where each begins.
+        """Solve all fronts up to a headroom, or only their first points if that is None.
 
         Returns:
-            the least headroom that will do, or None where there is none up to this one, or `stop` said True.
+            the least headroom of any plan; None if none is within this one, or `stop` returned True.
         """
         least = headroom is None
         limit = _ENDLESS if headroom is None else headroom
@@ -197,7 +188,7 @@ class Recurrence:
         return int(self.pool_h[start]) if size else None
 
     def _grown(self, now: int, before: int) -> int:
-        """Make room where a kernel did nothing for the lack of it."""
+        """Double the pools if a kernel made no progress for lack of room."""
         if now == before:
             self.pool_h = np.concatenate((self.pool_h, np.empty_like(self.pool_h)))
             self.pool_c = np.concatenate((self.pool_c, np.empty_like(self.pool_c)))
@@ -214,7 +205,7 @@ class Recurrence:
 
     def sequence(self, headroom: int) -> Ints:
         """Its op rows."""
-        # of plans that cost the same, that of least peak
+        # The least headroom with the same cost, for the plan of least peak.
         headroom = self.plan(headroom).peak_bytes - self.resident_bytes
         parts: list[Ints] = []
         todo: list[_Stretch | Ints] = [_Stretch(True, 0, self.count - 1, False, False, headroom)]
@@ -227,7 +218,7 @@ class Recurrence:
         return np.concatenate(parts)
 
     def _planned(self, what: _Stretch) -> list[_Stretch | Ints]:
-        """What to do for a stretch: rows to run, and shorter stretches."""
+        """The plan of a stretch: rows to run, and shorter stretches."""
         stages, (first, s, t, outlives, out, headroom) = self.stages, what
         if first and s == t:
             return [stages.first[s], stages.backward[s]]
@@ -236,11 +227,8 @@ class Recurrence:
         kernels.choose(self.chain, s, t, int(outlives), int(out), not first, headroom)
         k, stays, delta, then = self.choice.tolist()
         if k == -2:
-            return [
-                stages.leaf[out][t],
-                stages.backward[t],
-                what._replace(t=t - 1, out=False, headroom=headroom - delta),
-            ]
+            below = what._replace(t=t - 1, out=False, headroom=headroom - delta)
+            return [stages.leaf[out][t], stages.backward[t], below]
         run = stages.first if first else stages.advance
         if k == -1:
             above = _Stretch(first, s + 1, t, bool(stays), out, headroom - delta)
@@ -250,7 +238,7 @@ class Recurrence:
 
 
 def _kinds(table: Ints, costs: Floats) -> tuple[Ints, Ints]:
-    """Which stretches are equal: for stages s to t a row, and for each row one such s and t, by length."""
+    """Equal stretches: the row of stages s to t, and for each row, by length, one such s and t."""
     count = len(table)
     reads_before = np.concatenate(([0], table[:-1, kernels.READS_AFTER]))
     described = np.column_stack((table[:, : kernels.RERUN_COLUMNS], reads_before)).astype(np.float64)

@@ -1,7 +1,7 @@
 """Chen, Xu, Zhang and Guestrin 2016: sqrt(n) segments (4.2), and the budget search of Alg. 3 and appendix A.
 
-Both cut the forward pass at candidate tensors, keep those and the last segment, and run the rest a second time just
-before the backward op that needs it. They differ in which cuts they try.
+Both cut the forward pass at candidate tensors, keep those and the last segment, and run each other op a second time
+just before the backward op that needs it. They differ in the cuts they try.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 
 from planner.analysis.arrays import Floats, Ints
-from planner.analysis.candidates import ForwardPart
-from planner.kernels.segments import recompute, threshold_cuts
+from planner.analysis.candidates import ForwardPart, equal_cuts
+from planner.kernels.segments import threshold_cuts
 from planner.problem import Problem, Proposal
 from planner.search.incumbent import Evaluation, Incumbent
 
@@ -29,30 +29,28 @@ def chen_sqrt(problem: Problem) -> Proposal:
     Raises:
         InfeasibleBudget: neither these segments nor keep-all fit.
     Source: Chen et al. 2016, 4.2. Ours differs: the last segment is never recomputed, segments are balanced in bytes
-        over the candidates there are, and keep-all is taken where it is no worse.
+        over the candidates there are, and keep-all is taken if it is no worse.
     """
     incumbent = Incumbent(problem, "chen-sqrt")
     part = incumbent.evaluator.forward_part()
     if part is not None:
-        _Segments(incumbent, part).evaluate(_equal_cuts(part))
+        _Segments(incumbent, part).evaluate(equal_cuts(part))
     return incumbent.proposal()
 
 
 def chen_budget(problem: Problem, *, sweeps: int = 128) -> Proposal:
     """Cut the forward pass into segments whose own activations fit a threshold, and sweep the threshold.
 
-    Cost against threshold is not monotone, so every candidate is evaluated exactly. Of each threshold's cuts, a prefix
-    can
-    do: everything after its last cut is then kept, which is cheaper and larger; the shortest prefix that fits is found
-    by bisection.
+    Cost against threshold is not monotone, so every candidate is evaluated exactly. A prefix of the cuts of a threshold
+    keeps everything after its last cut, which is cheaper and larger; bisection finds the shortest prefix that fits.
 
     Args:
         sweeps: thresholds tried at effort 1; O(sweeps * log(cuts) * ops).
     Raises:
         InfeasibleBudget: no threshold fits; carries the least peak seen, in bytes.
     Source: Chen et al. 2016, Alg. 3 and appendix A. Ours differs: the last segment is never recomputed, prefixes of the
-        cuts are tried, thresholds are judged by exact peak, not by x + y, and where single tensors cut the graph badly
-        (a stretch between them makes a quarter of the bytes), places crossed by a few tensors are candidates too.
+        cuts are tried, thresholds are judged by exact peak, not by x + y, and if a stretch between single tensors makes
+        a quarter of the bytes, places crossed by a few tensors are candidates too.
     """
     incumbent = Incumbent(problem, "chen-budget")
     part = incumbent.evaluator.forward_part()
@@ -76,7 +74,7 @@ def _cuts_well(part: ForwardPart) -> bool:
 def _sweep(segments: _Segments, sweeps: float) -> None:
     """Thresholds over the whole range, then finer between the neighbours of the best."""
     part = segments.part
-    # no more thresholds than stretches between two candidates make different cuts
+    # Thresholds differ only if some stretch between two candidates lies between them.
     useful = max(8, len(part.gap_bytes) ** 2)
     count = max(8, int(min(sweeps, useful)))
     thresholds = sorted({*_appendix_thresholds(part), *_spread_thresholds(part, count)})
@@ -89,19 +87,6 @@ def _sweep(segments: _Segments, sweeps: float) -> None:
         for threshold in sorted(finer):
             segments.try_threshold(threshold)
         thresholds = sorted({*thresholds, *finer})
-
-
-def _equal_cuts(part: ForwardPart) -> Cuts:
-    """Cuts nearest to the ends of k equal segments in bytes, k = round(sqrt(candidates)); the last segment stays
-    open.
-    """
-    reached = np.cumsum(part.gap_bytes)
-    if not len(reached):
-        return ()
-    segments = max(1, round(math.sqrt(len(reached))))
-    total = int(reached[-1]) + part.tail_bytes
-    ideal = [total * k / segments for k in range(1, segments)]
-    return tuple(sorted({int(np.argmin(np.abs(reached - goal))) for goal in ideal}))
 
 
 def _alg3(part: ForwardPart, threshold: int) -> tuple[Cuts, int, int]:
@@ -119,9 +104,7 @@ def _appendix_thresholds(part: ForwardPart) -> set[int]:
 
 
 def _spread_thresholds(part: ForwardPart, count: int) -> set[int]:
-    """Thresholds from the smallest gap to the whole forward pass: evenly in the logarithm, and 1, 2, 3, ... equal
-    segments.
-    """
+    """Thresholds from the smallest gap to the whole forward pass: geometric, and of 1, 2, 3, ... equal segments."""
     total = int(part.gap_bytes.sum()) + part.tail_bytes
     low = max(1, int(part.gap_bytes.min()))
     ratio = max(1.0, total / low)
@@ -130,7 +113,7 @@ def _spread_thresholds(part: ForwardPart, count: int) -> set[int]:
 
 
 class _Segments:
-    """Cuts as candidate sequences."""
+    """Evaluates the plans of cuts."""
 
     def __init__(self, incumbent: Incumbent, part: ForwardPart) -> None:
         self.incumbent, self.part = incumbent, part
@@ -138,13 +121,14 @@ class _Segments:
         self.best_threshold = -1
         arrays, keep_all = self.evaluator.encoded.arrays, self.evaluator.keep_all
         self._keep_all_cost = float(arrays.cost[keep_all].sum())
-        runs = np.bincount(self._sequence(part.droppable.astype(np.int64)), minlength=len(arrays.cost))
-        # of ops that run again when everything is dropped
+        everything = self.evaluator.just_in_time(part.droppable.astype(np.int64), part.origin)
+        runs = np.bincount(everything, minlength=len(arrays.cost))
+        # The cost of each op that runs again if everything is dropped.
         self._rerun_cost: Floats = np.where(runs > 1, arrays.cost, 0.0)
 
     def evaluate(self, cuts: Cuts) -> Evaluation | None:
         """Peak and cost of the plan that keeps these cuts and everything after the last."""
-        # what crosses a place is kept, whichever candidates it is one of
+        # By places: candidates at one place keep the same values.
         places = tuple(self.part.position[list(cuts)].tolist())
         return self.incumbent.evaluate(places, lambda: self.sequence(cuts))
 
@@ -156,18 +140,10 @@ class _Segments:
         counts[self.part.position[cuts[-1]] + 1 :] = 0
         for cut in cuts:
             counts[list(self.part.members[cut])] = 0
-        return self._sequence(counts)
-
-    def _sequence(self, counts: Ints) -> Ints:
-        keep_all = self.evaluator.keep_all
-        sequence = np.empty(len(keep_all) + int(counts.sum()), dtype=np.int64)
-        length = recompute(
-            self.evaluator.encoded.arrays, keep_all, counts, self.part.origin, np.full(len(counts), -1), sequence
-        )
-        return sequence[:length]
+        return self.evaluator.just_in_time(counts, self.part.origin)
 
     def try_threshold(self, threshold: int) -> None:
-        """The cuts of one threshold, and where they fit, the shortest prefix of them that does."""
+        """Try the cuts of one threshold, and if they fit, the shortest prefix of them that does."""
         if self.incumbent.stop():
             return
         before = self.incumbent.best
@@ -182,7 +158,7 @@ class _Segments:
             self.best_threshold = threshold
 
     def _bisect(self, cuts: Cuts) -> None:
-        """The shortest prefix that fits, unless even the longest one cheaper than the best plan does not."""
+        """Find the shortest prefix that fits, unless even the longest one cheaper than the best plan does not."""
         too_few, enough = -1, len(cuts)
         best = self.incumbent.best
         assert best is not None  # all of the cuts fit
@@ -199,9 +175,7 @@ class _Segments:
                 too_few = middle
 
     def _prefix_costs(self, cuts: Cuts) -> list[float]:
-        """About what recomputing costs with the first 0, 1, 2, ... of the cuts: all ops before the last, members
-        apart.
-        """
+        """About the cost of reruns with the first 0, 1, 2, ... cuts: all ops before the last cut but the cuts' own."""
         costs = [0.0]
         reached = np.cumsum(self._rerun_cost)
         saved = 0.0

@@ -1,6 +1,4 @@
-"""Minimum cuts over one instant of the program: what to keep is priced per byte, and what is dropped runs again just in
-time.
-"""
+"""Strategy "cuts": a minimum cut decides which values to keep where the program turns to the backward pass."""
 
 from __future__ import annotations
 
@@ -13,41 +11,42 @@ import msgspec
 import numpy as np
 
 from planner.analysis.arrays import BACKWARD, Flags, Ints
+from planner.analysis.candidates import touches_updated
 from planner.bounds.certificate import certified_cost
 from planner.bounds.cut import Instant, Storages, storages_of
 from planner.errors import PlannerError
-from planner.kernels.segments import recompute, threshold_cuts
+from planner.kernels.segments import threshold_cuts
 from planner.problem import Problem, Proposal
-from planner.search.evict import touches_updated
+from planner.search.evict import with_views
 from planner.search.incumbent import Evaluation, Incumbent
 from planner.search.recursive import recursive
 from planner.search.repair import Repair
 
-_CUTS: Final = 12  # over the price, for one set of checkpoints
-_FINER: Final = 12  # more of them, around the budget
+_CUTS: Final = 12  # prices tried for one set of checkpoints
+_FINER: Final = 12  # more prices around the budget
 _MOST_CROSSING: Final = 16
-_STEEPNESS: Final = (0.0, 0.8, 0.95)  # of the bytes that count against a threshold, along the forward pass
+_STEEPNESS: Final = (0.0, 0.8, 0.95)  # how much more a byte counts against a threshold, the later it is made
 _THRESHOLDS: Final = 16  # sets of checkpoints tried for one kind of candidate
-_LEAST_SETS: Final = 10  # of checkpoints, swept in any case
-_SWEPT_ROWS: Final = 1_000_000  # ops in all sets swept, at most, at effort 1
-_MOVES: Final = 400  # stretches exchanged between plans, and as many left out, at effort 1
-_ROWS: Final = 3_000_000  # and so many ops looked at, at most
-_RENEWALS: Final = 250  # peaks relieved anew from one plan, at effort 1
-_RENEWED_ROWS: Final = 250_000  # and so many ops looked at, at most
-_WORTH: Final = 1.05  # times the best cost: plans from which that is done
-_OTHERS: Final = 2
-_CLOSE: Final = 1e-5  # to the bound: not worth more search
+_LEAST_SETS: Final = 10  # sets of checkpoints swept in any case
+_SWEPT_ROWS: Final = 1_000_000  # most ops in all sets swept, at effort 1
+_MOVES: Final = 400  # stretches exchanged between plans, and as many pruned, at effort 1
+_ROWS: Final = 3_000_000  # most ops looked at for them
+_RENEWALS: Final = 250  # moves of ruin and recreate from one plan, at effort 1
+_RENEWED_ROWS: Final = 250_000  # most ops looked at for them
+_WORTH: Final = 1.05  # repaired plans may cost so many times the best
+_OTHERS: Final = 2  # repaired plans, besides the best, from which ruin and recreate starts
+_CLOSE: Final = 1e-5  # relative gap to the bound at which the search ends
 
 
 class _Plan(NamedTuple):
-    """A drop set that was judged."""
+    """Ops to run again, and what that plan takes."""
 
     rerun: Flags
     candidate: Evaluation
 
 
 class _Vertex(NamedTuple):
-    """A vertex of the hull of (live bytes, cost): a cut, and the plan that drops what it runs again."""
+    """A vertex of the hull of (live bytes, cost): a cut and its plan."""
 
     live_bytes: int
     cost: int
@@ -55,13 +54,12 @@ class _Vertex(NamedTuple):
 
 
 def cuts(problem: Problem) -> Proposal:
-    """Keep what a minimum cut keeps at a price per byte, run the rest again just in time, and mix plans to meet the
-    budget.
+    """Keep what a minimum cut keeps at a price per byte, and run the rest again just in time.
 
-    All cuts over the price are the lower hull of kept bytes and recomputed cost for plans that run an op at most twice.
-    Where a long
-    stretch is dropped, its own values exceed the budget when it runs again: then checkpoints are kept in any case, as
-    few as leave no stretch of more than some bytes, for many such thresholds. Every plan is judged by its exact peak.
+    The cuts over all prices are the lower hull of kept bytes and recomputed cost, for plans that run an op at most
+    twice. A long stretch that is dropped exceeds the budget when it runs again; so checkpoints are kept in any case, as
+    few as leave no stretch above a threshold, for many thresholds. Plans on both sides of the budget are mixed, then
+    repaired and made cheaper. Every plan is judged by its exact peak.
 
     Raises:
         InfeasibleBudget: nothing tried fits; carries the least peak seen, in bytes.
@@ -74,7 +72,7 @@ def cuts(problem: Problem) -> Proposal:
 
 
 class _Cuts:
-    """Drop sets as candidate sequences, for one place where the program turns from making values to using them up."""
+    """Plans by the set of ops that run again, each made again after the first backward op (the turn)."""
 
     def __init__(self, incumbent: Incumbent) -> None:
         self.incumbent = incumbent
@@ -86,21 +84,19 @@ class _Cuts:
         turn = _turn(self.storages)
         self.before = (rows < turn) & ~arrays.resident
         self.after = rows >= turn
-        self.stuck = touches_updated(self.storages.arrays)
+        self.stuck = touches_updated(arrays)
+        self._rerunnable = self.before & arrays.recomputable & ~self.stuck
         self.plans: dict[Evaluation, _Plan] = {}
-        self._none = np.full(len(rows), -1, dtype=np.int64)
         self.keep_all = self.judged(np.zeros(len(rows), dtype=np.bool_))
 
     def run(self) -> None:
-        """Every set of checkpoints; then what does not fit is relieved until it does, and the best is made cheaper."""
+        """Sweep sets of checkpoints, repair plans that do not fit, and make the best cheaper."""
         problem = self.incumbent.problem
-        bound = (
-            0.0
-            if problem.budget is None
-            else certified_cost(problem.graph, problem.memory, problem.budget, stop=problem.stop).cost
-        )
+        bound = 0.0
+        if problem.budget is not None:
+            bound = certified_cost(problem.graph, problem.memory, problem.budget, stop=problem.stop).cost
         sets = list(self._checkpoints())
-        # so that fewer of them are spread over all
+        # In the order of reversed bits, so that the first few are spread over all.
         spread = sorted(range(len(sets)), key=lambda k: f"{k:b}"[::-1].ljust(20, "0"))
         for k in spread[: max(_LEAST_SETS, round(_SWEPT_ROWS / len(self.before) * problem.effort))]:
             if self.incumbent.stop() or self._done(bound):
@@ -113,13 +109,13 @@ class _Cuts:
             self._cheapen(repair, problem.budget, bound)
 
     def _lower(self, repair: Repair) -> None:
-        """Without a budget: from the plan of least peak, from keep-all and from the deepest recursion."""
+        """Without a budget: reduce the peak of the best plan, keep-all and the deepest recursion."""
         assert self.incumbent.best is not None
         repair.enter(self.sequence(self.plans[self.incumbent.best].rerun))
         repair.reduce_peak([self.evaluator.keep_all, *self._nested()])
 
     def _cheapen(self, repair: Repair, budget: int, bound: float) -> None:
-        """With one: exchange, relieve, leave out, again and again, until no plan can be much cheaper."""
+        """With a budget: mix, exchange, repair and prune, until no plan can be much cheaper."""
         effort = self.incumbent.problem.effort
         moves = round(min(_MOVES, _ROWS / len(self.before)) * effort)
         for _ in range(2):
@@ -151,7 +147,7 @@ class _Cuts:
         repair.prune(moves)
 
     def _done(self, bound: float) -> bool:
-        """True if the best plan costs at most a hundred-thousandth more than any can."""
+        """True if the best plan costs at most `_CLOSE` more than the bound."""
         return (
             self.incumbent.problem.budget is not None
             and self.incumbent.best is not None
@@ -159,7 +155,7 @@ class _Cuts:
         )
 
     def _nested(self) -> list[Ints]:
-        """What plans look like that run an op more often: the proposal of "recursive", fitting or not."""
+        """A plan that runs ops more than twice: that of "recursive", whether it fits or not."""
         problem = msgspec.structs.replace(self.incumbent.problem, budget=None)
         try:
             return [self.evaluator.sequence(recursive(problem).schedule)]
@@ -167,12 +163,10 @@ class _Cuts:
             return []
 
     def _checkpoints(self) -> Iterator[Flags]:
-        """Ops kept in any case: none; then, for each kind of candidate cut, as few as leave no stretch above a
-        threshold.
+        """Ops kept in any case: none; then, by kind of candidate cut, as few as leave no stretch above a threshold.
 
-        The backward pass starts at the end of the forward one, where all that was kept is still live: stretches that
-            end there have
-        less room. So bytes are also counted as more the later they are made.
+        All kept values are still live where the backward pass starts, so late stretches have less room: a byte also
+        counts more the later it is made.
         """
         nothing = np.zeros(len(self.before), dtype=np.bool_)
         yield nothing
@@ -182,14 +176,10 @@ class _Cuts:
             if part is None or not len(part.members):
                 continue
             reached = np.cumsum(part.gap_bytes)
-            counted = (part.gap_bytes / (1 - steepness * reached / max(1, int(reached[-1]) + part.tail_bytes))).astype(
-                np.int64
-            )
-            for threshold in (
-                np.geomspace(max(1, int(counted.sum())), max(1, int(counted.min())), _THRESHOLDS)
-                .astype(np.int64)
-                .tolist()
-            ):
+            share = reached / max(1, int(reached[-1]) + part.tail_bytes)
+            counted = (part.gap_bytes / (1 - steepness * share)).astype(np.int64)
+            highest, lowest = max(1, int(counted.sum())), max(1, int(counted.min()))
+            for threshold in np.geomspace(highest, lowest, _THRESHOLDS).astype(np.int64).tolist():
                 chosen = np.empty(len(counted), dtype=np.int64)
                 count = threshold_cuts(counted, part.cut_bytes, threshold - 1, chosen)[0]
                 kept = nothing.copy()
@@ -200,7 +190,7 @@ class _Cuts:
                     yield kept
 
     def sweep(self, fixed: Flags) -> None:
-        """The vertices of one hull, those around the budget too, and mixtures of neighbours on both sides of it."""
+        """Find the vertices of one hull, more around the budget, and mix neighbours on both sides of it."""
         live_here = np.zeros(len(self.storages.storage_rep), dtype=np.bool_)
         instant = Instant(
             self.storages, before=self.before, after=self.after, live_here=live_here, fixed=fixed | self.stuck
@@ -231,10 +221,10 @@ class _Cuts:
     def _vertex(self, instant: Instant, price: float) -> _Vertex | None:
         cut = instant.cut(price)
         plan = self.judged(cut.rerun)
-        return None if plan is None else _Vertex(cut.live_bytes, cut.again_cost, plan)
+        return None if plan is None else _Vertex(cut.live_bytes, cut.rerun_cost, plan)
 
     def _straddle(self, low: _Plan, high: _Plan) -> bool:
-        """The cheaper one does not fit, the other does."""
+        """True if only the dearer plan fits."""
         return (
             not self.incumbent.fits(low.candidate)
             and self.incumbent.fits(high.candidate)
@@ -242,46 +232,33 @@ class _Cuts:
         )
 
     def judged(self, rerun: Flags) -> _Plan | None:
-        """Peak and cost of the plan that drops what these ops make; None where it is illegal."""
-        rerun = self._with_views(rerun & self.before)
+        """The plan in which these ops run again, and the views of what they make; None if it is illegal."""
+        rerun = with_views(self.storages, rerun & self.before, self._rerunnable)
         candidate = self.incumbent.evaluate(np.packbits(rerun).tobytes(), lambda: self.sequence(rerun))
         if candidate is None:
             return None
         return self.plans.setdefault(candidate, _Plan(rerun, candidate))
 
-    def _with_views(self, rerun: Flags) -> Flags:
-        """Views of what is dropped are dropped too: they would hold its bytes."""
-        arrays, storage_rep = self.storages.arrays, self.storages.storage_rep
-        on = np.flatnonzero((storage_rep >= 0) & (storage_rep != np.arange(len(storage_rep))))
-        makers = arrays.producer[on[rerun[arrays.producer[storage_rep[on]]]]]
-        rerun = rerun.copy()
-        rerun[makers[self.before[makers] & arrays.recomputable[makers] & ~self.stuck[makers]]] = True
-        return rerun
-
     def sequence(self, rerun: Flags) -> Ints:
-        """Op rows: each dropped value made again just before its first reader after the turn."""
-        keep_all = self.evaluator.keep_all
-        sequence = np.empty(len(keep_all) + int(rerun.sum()), dtype=np.int64)
-        length = recompute(self.storages.arrays, keep_all, rerun.astype(np.int64), self.before, self._none, sequence)
-        return sequence[:length]
+        """Op rows: each dropped value is made again just before its first reader after the turn."""
+        return self.evaluator.just_in_time(rerun.astype(np.int64), self.before)
 
     def mix(self, low: _Plan, high: _Plan) -> None:
-        """One plan up to a row and the other after it, both ways round: as much of the cheaper one as fits."""
+        """Join one plan up to a row with the other after it, both ways round, with as much of `low` as fits."""
         differ = np.flatnonzero(low.rerun != high.rerun)
         for first in (False, True):
             enough, too_many = 0, len(differ)
             while too_many - enough > 1 and not self.incumbent.stop():
                 middle = (enough + too_many) // 2
-                mixed = self.judged(
-                    _with(high.rerun, low.rerun, differ[:middle] if first else differ[len(differ) - middle :])
-                )
+                rows = differ[:middle] if first else differ[len(differ) - middle :]
+                mixed = self.judged(_with(high.rerun, low.rerun, rows))
                 if mixed is not None and self.incumbent.fits(mixed.candidate):
                     enough = middle
                 else:
                     too_many = middle
 
     def _exchange(self, most: int) -> None:
-        """Put stretches of cheaper plans, halves first, then ever shorter, into the best plan, while it fits."""
+        """Put stretches of cheaper plans into the best plan while it fits: halves first, then ever shorter ones."""
         tried = 0
         share = 1
         while tried < most and self.incumbent.best is not None:
@@ -306,7 +283,7 @@ class _Cuts:
             share *= 2
 
     def _edge(self) -> list[_Plan]:
-        """The plans above the budget that no other is both cheaper and smaller than; few."""
+        """A few of the plans above the budget that no other plan beats in both cost and peak."""
         above = sorted(plan.candidate for plan in self.plans.values() if not self.incumbent.fits(plan.candidate))
         edge: list[_Plan] = []
         for candidate in above:
@@ -316,13 +293,13 @@ class _Cuts:
 
 
 def _with(base: Flags, other: Flags, rows: Ints) -> Flags:
-    """A drop set with the choices of another at some rows."""
+    """A set of reruns with the choices of another at some rows."""
     mixed: Flags = base.copy()
     mixed[rows] = other[rows]
     return mixed
 
 
 def _turn(storages: Storages) -> int:
-    """The row at which the program turns: its first backward op."""
+    """The row of the first backward op, where the program turns from making values to using them up."""
     backward = np.flatnonzero(storages.arrays.phase == BACKWARD)
     return int(backward[0]) if len(backward) else len(storages.arrays.phase)

@@ -1,6 +1,4 @@
-"""Relief of the peak: at the fullest step of any sequence of ops, a minimum cut says what to drop there and make again
-after it.
-"""
+"""Evict at the peak: a minimum cut at the fullest step of a sequence says which values to drop and make again later."""
 
 from __future__ import annotations
 
@@ -8,10 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from planner.analysis.arrays import UPDATE, Arrays, Flags, Ints
+from planner.analysis.arrays import Arrays, Flags, Ints
+from planner.analysis.candidates import touches_updated
 from planner.analysis.evaluator import Evaluator
-from planner.bounds.cut import Instant, Storages, storages
-from planner.kernels.replay import replay
+from planner.bounds.cut import Instant, Storages, reps_read, storages
 from planner.kernels.segments import recompute
 from planner.kernels.unroll import restore, unroll
 
@@ -20,38 +18,21 @@ _WOBBLE: Final = 0.2
 
 
 class Eviction:
-    """Relieves sequences of one graph.
-
-    Args:
-        evaluator: of the graph and memory model.
-    """
+    """Evicts values from sequences of one graph."""
 
     def __init__(self, evaluator: Evaluator) -> None:
-        self.evaluator = evaluator
+        self.timeline = evaluator.timeline
         self.arrays = evaluator.encoded.arrays
-        arrays = self.arrays
-        self._outputs, self._reads = np.diff(arrays.out_ptr), np.diff(arrays.read_ptr)
-        widest = max(len(arrays.producer), len(arrays.cost), int(self._reads.max(initial=0))) + 1
-        self._scratch = np.empty((13, widest), dtype=np.int64)
-        self._residents = np.flatnonzero(arrays.resident)
-
-    def timeline(self, sequence: Ints) -> Ints | None:
-        """Bytes at each step, or None where the sequence is illegal."""
-        free_ptr, freed = self.evaluator.frees(sequence)
-        timeline = np.zeros(len(sequence), dtype=np.int64)
-        buffers = np.empty((4, int(self._outputs[sequence].sum())), dtype=np.int64)
-        illegal = replay(self.arrays, sequence, free_ptr, freed, timeline, buffers, self._scratch)[3]
-        return None if illegal >= 0 else timeline
+        self._residents = np.flatnonzero(self.arrays.resident)
 
     def evict_at_peak(
         self, sequence: Ints, step: int, excess: int, *, draw: np.random.Generator | None = None
     ) -> Ints | None:
-        """The sequence with the cheapest set of values that frees some bytes at one step dropped there; None where none
-        does.
+        """The sequence in which the cheapest set of values is dropped at one step; None if no set frees enough.
 
         Args:
             excess: bytes to free.
-            draw: takes costs to be a little higher or lower than they are, for another set about as cheap.
+            draw: varies the costs a little, for another set that is about as cheap.
         """
         program = _Unrolled(self.arrays, self._residents, sequence)
         row = len(self._residents) + step
@@ -60,9 +41,7 @@ class Eviction:
 
 
 class _Unrolled:
-    """A sequence as a program of its own: residents, then one op per run. Order-only edges are left out: first runs
-    stay in order.
-    """
+    """A sequence as a program with one op per run; it needs no order-only edges, as first runs stay in order."""
 
     def __init__(self, arrays: Arrays, residents: Ints, sequence: Ints) -> None:
         self.runs = np.concatenate((residents, sequence))
@@ -72,14 +51,11 @@ class _Unrolled:
         self.stuck = touches_updated(self.arrays)
 
     def dropped(self, row: int, excess: int, draw: np.random.Generator | None) -> Flags | None:
-        """Runs before a row to repeat after it, so that so many bytes less are live at the row; None where there are
-        none.
-        """
+        """Runs before a row that repeat after it, so that `excess` bytes less are live at the row; None if none do."""
         rows = np.arange(len(self.runs))
         base, arrays = self.storages, self.arrays
         live_here = np.zeros(len(base.storage_rep), dtype=np.bool_)
-        read = base.storage_rep[arrays.read_value[arrays.read_ptr[row] : arrays.read_ptr[row + 1]]]
-        live_here[read[read >= 0]] = True
+        live_here[reps_read(base, row)] = True
         if draw is not None:
             wobbly = np.maximum(1, base.step_cost * draw.uniform(1 - _WOBBLE, 1 + _WOBBLE, len(rows))).astype(np.int64)
             base = base._replace(step_cost=wobbly, most=int(wobbly.sum()) + 1)
@@ -93,7 +69,7 @@ class _Unrolled:
         tried = np.flatnonzero(rerun)
         worth = base.step_cost[tried] / np.maximum(1, self._made_bytes()[tried])
         order = tried[np.argsort(-worth, kind="stable")]
-        restore(arrays, base.storage_rep, base.holder_bytes, instant.needed, live_here, rerun, order, room)
+        restore(arrays, base.storage_rep, base.rep_bytes, instant.needed, live_here, rerun, order, room)
         return rerun
 
     def _made_bytes(self) -> Ints:
@@ -103,8 +79,8 @@ class _Unrolled:
         return total
 
     def sequence(self, row: int, rerun: Flags) -> Ints:
-        """Op rows of the graph: what was dropped at `row` runs again just before its first reader after it."""
-        counts = with_views(self.storages, rerun & ~self.stuck).astype(np.int64)
+        """Op rows of the graph: each value dropped at `row` is made again just before its first reader after it."""
+        counts = with_views(self.storages, rerun & ~self.stuck, self.arrays.recomputable).astype(np.int64)
         counts[row:] = 0
         rows = np.arange(self.first, len(self.runs))
         result = np.empty(len(rows) + int(counts.sum()), dtype=np.int64)
@@ -114,9 +90,7 @@ class _Unrolled:
 
 
 def _cheapest_within(instant: Instant, room: int) -> Flags | None:
-    """The ops run again by the cheapest vertex of the hull whose live bytes fit; None where nothing has to, or nothing
-    fits.
-    """
+    """Reruns of the cheapest cut whose live bytes fit the room; None if all bytes fit, or no cut does."""
     if instant.fixed_bytes > room or instant.needed_bytes <= room:
         return None
     many = instant.cut(float(instant.storages.most))
@@ -124,7 +98,7 @@ def _cheapest_within(instant: Instant, room: int) -> Flags | None:
         return None
     low_cost, low_bytes = 0, instant.needed_bytes
     for _ in range(_PRICES):
-        price = (many.again_cost - low_cost) / (low_bytes - many.live_bytes)
+        price = (many.rerun_cost - low_cost) / (low_bytes - many.live_bytes)
         if price <= 0:
             break
         cut = instant.cut(price)
@@ -133,33 +107,23 @@ def _cheapest_within(instant: Instant, room: int) -> Flags | None:
         if cut.live_bytes <= room:
             many = cut
         else:
-            low_cost, low_bytes = cut.again_cost, cut.live_bytes
+            low_cost, low_bytes = cut.rerun_cost, cut.live_bytes
     found: Flags = many.rerun
     return found
 
 
-def with_views(storages: Storages, rerun: Flags) -> Flags:
-    """Ops that run again, and those that make views of what they make: else the old views would hold the bytes."""
+def with_views(storages: Storages, rerun: Flags, allowed: Flags) -> Flags:
+    """The reruns and the allowed ops that make views of what they make: an old view would hold the bytes."""
     arrays, storage_rep = storages.arrays, storages.storage_rep
     on = np.flatnonzero((storage_rep >= 0) & (storage_rep != np.arange(len(storage_rep))))
     makers = arrays.producer[on[rerun[arrays.producer[storage_rep[on]]]]]
     rerun = rerun.copy()
-    rerun[makers[arrays.recomputable[makers]]] = True
+    rerun[makers[allowed[makers]]] = True
     return rerun
 
 
-def touches_updated(arrays: Arrays) -> Flags:
-    """Ops that read or make a storage which an op before the update phase updates: its old versions are gone later."""
-    updated = np.zeros(len(arrays.root), dtype=np.bool_)
-    updated[arrays.root[arrays.is_update & (arrays.phase[arrays.producer] != UPDATE)]] = True
-    touched = np.zeros(len(arrays.phase), dtype=np.bool_)
-    touched[arrays.producer[updated[arrays.root]]] = True
-    readers = np.repeat(np.arange(len(arrays.phase)), np.diff(arrays.read_ptr))
-    touched[readers[updated[arrays.root[arrays.read_value]]]] = True
-    return touched
-
-
 def _unrolled(arrays: Arrays, runs: Ints) -> Arrays:
+    """The arrays with one op per run."""
     outputs, reads, pairs = (np.diff(ptr)[runs] for ptr in (arrays.out_ptr, arrays.read_ptr, arrays.pair_ptr))
     out_ptr, read_ptr = np.empty((2, len(runs) + 1), dtype=np.int64)
     read_value = np.empty(int(reads.sum()), dtype=np.int64)

@@ -1,6 +1,4 @@
-"""Proven optimum: every schedule of a small graph; of a larger one, the best plan of the other searches and a bound
-that may meet it.
-"""
+"""Strategy "exact": the best plan of several searches, and bounds that may prove it optimal."""
 
 from __future__ import annotations
 
@@ -24,22 +22,20 @@ from planner.search.anneal import retention
 from planner.search.cuts import cuts
 from planner.search.incumbent import Incumbent
 
-_SMALL: Final = 20  # ops; a state of more takes longer, so fewer are looked at
-_AT_ONCE: Final = 0.25  # of the states, before other searches are asked
+_SMALL: Final = 20  # ops; a state of more ops takes longer, so fewer states are looked at
+_AT_ONCE: Final = 0.25  # share of the states looked at before other searches are asked
 
 
 def exact(problem: Problem) -> Proposal:
-    """Prove the least cost at the budget, or without one the least peak; where that is too much, say how far from it
-    the plan may be.
+    """Prove the least cost at the budget, or without one the least peak, or state how far the plan may be from it.
 
-    In turn: all schedules by the cost of what they run again (`shortest`), for graphs of up to about twenty ops; the
-    plans of "cuts" and "retention" against the certificate of `certified_cost`; all schedules that are cheaper; and
-    where the order is pinned, or each op has to follow the one before anyway, a mixed-integer program that no schedule
-    in that order goes below (`mip`), with HiGHS. Every bound counts any number of runs, and any order unless it is
-    pinned.
+    In turn: A* over all schedules, for graphs of up to about twenty ops; the plans of "cuts" and "retention" against
+    the bound of `certified_cost`; A* over all cheaper schedules; and a mixed-integer program with HiGHS, if the order
+    is pinned or each op has to follow the one before anyway. Every bound holds for any number of runs, and for any
+    order unless it is pinned.
 
     Raises:
-        InfeasibleBudget: nothing fits. `proven` where that is certain, `minimum` then being the least peak there is.
+        InfeasibleBudget: nothing fits. If that is certain it is `proven`, and `minimum` is the least peak there is.
         TimeLimit: the deadline passed before anything that fits was found.
         PlannerError: the mixed-integer program is needed, and highspy is not installed.
     Source: Jain et al. 2020, *Checkmate*, and Bartan et al. 2023, *MOCCASIN*, for the stages and what they prove;
@@ -51,15 +47,13 @@ def exact(problem: Problem) -> Proposal:
 
 
 def proves(problem: Problem, schedule: Schedule, *, bound: float) -> bool:
-    """True if it is proven again that no plan in the problem's order is below a bound: on cost, or without a budget on
-    peak bytes.
+    """True if no plan in the problem's order is below a bound, which is proven again without seeking a plan.
 
-    No plan is sought, so this takes less than finding it; the same answer for the same arguments where there is no
-    deadline.
+    Without a deadline the answer is the same for the same arguments.
 
     Args:
-        schedule: legal, within the budget, and in the program's order where the problem pins that.
-        bound: cost, or peak bytes; above those of the schedule it is refuted by it.
+        schedule: legal, within the budget, and in the program's order if the problem pins it.
+        bound: cost, or without a budget peak bytes; a bound above the schedule's own is refuted.
     """
     for effort in (problem.effort, 8 * problem.effort):  # from another start the same proof may look at more states
         search = _Search(msgspec.structs.replace(problem, effort=effort), claim=bound)
@@ -76,7 +70,7 @@ class _Search:
     """One problem: the best plan so far, and the best bound.
 
     Args:
-        claim: only prove that no plan is below this, cost or peak bytes; None: find the best plan.
+        claim: cost or peak bytes; only prove that no plan is below it. None: find the best plan.
     """
 
     def __init__(self, problem: Problem, *, claim: float | None = None) -> None:
@@ -96,7 +90,7 @@ class _Search:
         self.keep(self.evaluator.schedule(self.evaluator.keep_all))
 
     def run(self) -> None:
-        """Until plan and bound meet, or nothing is left to try."""
+        """Search until plan and bound meet, or nothing is left to try."""
         if self.problem.budget is None:
             self.lower()
         elif not self.done:
@@ -104,7 +98,7 @@ class _Search:
 
     @property
     def done(self) -> bool:
-        """True if no plan can be better, or there is none."""
+        """True if no plan can be better, or none fits."""
         if self.nothing_fits:
             return True
         return self.schedule is not None and self.proven >= (
@@ -113,18 +107,16 @@ class _Search:
 
     @property
     def best(self) -> float:
-        """Cost of the best plan, or its peak where that is asked for."""
+        """Cost of the best plan, or without a budget its peak."""
         return self.peak_bytes if self.problem.budget is None else self.cost
 
     @property
     def proven(self) -> float:
-        """What no plan is below."""
+        """Cost, or without a budget peak, that no plan is below."""
         return self.peak_bound if self.problem.budget is None else max(self.one_run, self.cost_bound)
 
-    # ---- a budget
-
     def cheapen(self, budget: int) -> None:
-        """Least cost."""
+        """Seek the least cost."""
         if self.ops <= _SMALL:
             self.every_schedule(budget, round(self.states * _AT_ONCE))
         if not self.done and not self.stop():
@@ -138,7 +130,7 @@ class _Search:
             self.stages(budget)
 
     def every_schedule(self, budget: int, states: int) -> None:
-        """Those that are cheaper than the best plan, in order."""
+        """Search all schedules that are cheaper than the best plan."""
         self.enter(
             cheapest_schedule(
                 self.problem.graph,
@@ -153,23 +145,23 @@ class _Search:
         )
 
     def enter(self, answer: Answer) -> None:
-        """What a search of all schedules found."""
+        """Take the schedule and the bound of an answer."""
         if answer.schedule is not None:
             self.keep(answer.schedule)
         self.bound(min(self.cost, self.sought) if answer.proven and self.schedule is not None else answer.bound)
 
     @property
     def sought(self) -> float:
-        """Only plans of less cost matter."""
+        """Only plans cheaper than this matter."""
         return self.cost if self.claim is None else min(self.cost, self.claim)
 
     def bound(self, cost: float) -> None:
-        """No plan costs less than this; infinite: none fits."""
+        """Note that no plan costs less than this; infinite: none fits."""
         self.cost_bound = max(self.cost_bound, cost)
         self.nothing_fits = self.cost_bound == math.inf
 
     def ask_others(self) -> None:
-        """The plans of "cuts", and of "retention" that starts from them."""
+        """Take the plans of "cuts" and of "retention", which starts from them."""
         for strategy in (cuts, retention) if self.claim is None else ():
             if self.done or self.stop():
                 return
@@ -185,7 +177,7 @@ class _Search:
                 self.keep(proposal.schedule)
 
     def stages(self, budget: int) -> None:
-        """The mixed-integer program, from the best plan; where names share storages it would not be a bound."""
+        """Solve the mixed-integer program from the best plan, unless names share storages: it is no bound then."""
         graph, memory = self.problem.graph, self.problem.memory
         if not compile_program(graph, memory, pinned=True).plain:
             return
@@ -201,10 +193,8 @@ class _Search:
         self.bound(self.one_run + solved.extra_cost)
         self.stop()
 
-    # ---- no budget
-
     def lower(self) -> None:
-        """Least peak, and of the plans that reach it the cheapest."""
+        """Seek the least peak, and of the plans that reach it the cheapest."""
         graph, memory = self.problem.graph, self.problem.memory
         if self.ops > _SMALL:
             self.ask_others()
@@ -220,15 +210,13 @@ class _Search:
         if not answer.proven and self.ops <= _SMALL:
             self.ask_others()
 
-    # ---- the ledger
-
     def stop(self) -> bool:
         """True, and noted, once the search should end."""
         self.cut_short = self.cut_short or self.problem.stop.now
         return self.cut_short
 
     def keep(self, schedule: Schedule) -> None:
-        """Judge a plan, with canonical frees where they take no more; remember it if it is the best."""
+        """Evaluate a plan, with canonical frees if they take no more; remember it if it is the best."""
         sequence: Ints = self.evaluator.sequence(schedule)
         liveness = self.evaluator.liveness(schedule)
         peak_bytes, cost = liveness.peak_bytes, math.fsum(self.evaluator.encoded.arrays.cost[sequence].tolist())
@@ -239,21 +227,12 @@ class _Search:
         budget = self.problem.budget
         if budget is not None and peak_bytes > budget:
             return
-        new, old = (
-            ((cost, peak_bytes), (self.cost, self.peak_bytes))
-            if budget is not None
-            else ((peak_bytes, cost), (self.peak_bytes, self.cost))
-        )
-        if self.schedule is None or new < old:
+        new, old = (cost, peak_bytes), (self.cost, self.peak_bytes)
+        if self.schedule is None or (new < old if budget is not None else new[::-1] < old[::-1]):
             self.schedule, self.peak_bytes, self.cost = schedule, peak_bytes, cost
 
     def proposal(self) -> Proposal:
-        """The best plan and what is proven of it.
-
-        Raises:
-            InfeasibleBudget: none fits.
-            TimeLimit: none fits among those the deadline left time for.
-        """
+        """The best plan and the bounds proven on it; raises as `exact` does."""
         problem = self.problem
         if self.schedule is None:
             if self.cut_short and not self.nothing_fits:
@@ -269,7 +248,7 @@ class _Search:
         return Proposal(self.schedule, cost_lower_bound=bound, optimal=optimal, cut_short=self.cut_short)
 
     def infeasible(self) -> InfeasibleBudget:
-        """The error for a budget that nothing fits; where that is proven, with the least peak there is."""
+        """The error for a budget that nothing fits, with the least peak found."""
         least = _Search(msgspec.structs.replace(self.problem, budget=None))
         least.run()
         return no_plan(self.problem, "exact", minimum=least.peak_bytes, proven_bytes=least.peak_bound)

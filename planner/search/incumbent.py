@@ -1,4 +1,4 @@
-"""The ledger of a search: evaluates candidate sequences, remembers the best, and turns it into a proposal."""
+"""The incumbent of a search: evaluates sequences, remembers the best that fits, and turns it into a proposal."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ class Evaluation(NamedTuple):
 
 
 class Incumbent:
-    """Keep-all is tried first, so that nothing worse is ever proposed.
+    """The best plan so far. Keep-all is tried first, so that nothing worse is ever proposed.
 
     Args:
-        problem: what was asked.
-        name: the strategy, for errors.
+        name: of the strategy, for errors.
     """
 
     def __init__(self, problem: Problem, name: str) -> None:
@@ -38,7 +37,7 @@ class Incumbent:
         self.evaluate((), lambda: self.evaluator.keep_all)
 
     def evaluate(self, key: Hashable, make: Callable[[], Ints]) -> Evaluation | None:
-        """Evaluate the op rows that `make` returns, or recall them by key; None where they are illegal."""
+        """Evaluate the op rows that `make` returns, or recall the outcome by key; None if they are illegal."""
         if key in self._seen:
             return self._seen[key]
         sequence = make()
@@ -54,11 +53,11 @@ class Incumbent:
         return candidate
 
     def fits(self, candidate: Evaluation | None) -> bool:
-        """Legal, and within the budget if there is one."""
+        """True if legal and within the budget, if there is one."""
         return candidate is not None and (self.problem.budget is None or candidate.peak_bytes <= self.problem.budget)
 
     def _rank(self, candidate: Evaluation) -> tuple[float, float]:
-        """A budget asks for least cost, none for least peak."""
+        """Sort key: cost first under a budget, peak first without one."""
         return candidate if self.problem.budget is None else candidate[::-1]
 
     def stop(self) -> bool:

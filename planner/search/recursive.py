@@ -1,8 +1,7 @@
-"""Segments of segments: memory that grows with the logarithm of depth.
+"""Strategy "recursive": segments of segments, so that memory grows with the logarithm of depth.
 
-A stretch of the forward pass is cut into k + 1 pieces, the k tensors between them are kept, and each piece, last first,
-is treated
-the same way when the backward pass reaches it: g(n) = k + g(n / (k + 1)) kept tensors on a chain of n equal layers.
+A stretch of the forward pass is cut into k + 1 pieces and the k tensors between them are kept. Each piece, last first,
+is treated the same way when the backward pass reaches it: a chain of n equal layers keeps g(n) = k + g(n / (k + 1)).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class _Units(NamedTuple):
         first: op rows of the forward part, in program order.
         advance: per unit, the rows that remake its cut from the cut before.
         leaf: per unit, the rows that remake what its own backward ops read.
-        backward: per unit, the rows of its backward ops; the first unit also has everything after the backward pass.
+        backward: per unit, the rows of its backward ops; those of the first unit end the program.
     """
 
     first: Ints
@@ -43,14 +42,14 @@ def recursive(problem: Problem, *, k: int | None = None, reuse: bool = False) ->
 
     Args:
         k: tensors kept per stretch, >= 1. None tries 1, 2, 3, 4, 6, 8, 12, ..., with and without `reuse`, each also
-            with a last stretch of the forward pass that is kept whole, as short as fits, and proposes the cheapest that
-            fits (without a budget, the one of least peak).
+            with a last stretch that is kept whole, as long as fits, and proposes the cheapest that fits (without a
+            budget, the one of least peak).
         reuse: keep a cut until the backward ops that read it have run, instead of making it again for its own piece:
             one tensor more, and about one forward pass fewer.
     Raises:
         InfeasibleBudget: nothing tried fits; carries the least peak seen.
-    Source: Chen et al. 2016, 4.4, whose authors did not release it. Ours differs: any k, unequal layers, cuts found on
-    the graph.
+    Source: Chen et al. 2016, 4.4; its code was not released. Ours differs: any k, unequal layers, cuts found on the
+        graph.
     """
     incumbent = Incumbent(problem, "recursive")
     part = incumbent.evaluator.forward_part()
@@ -73,7 +72,7 @@ def _branchings(count: int) -> list[int]:
 
 
 class _Recursion:
-    """Recursive plans as candidate sequences."""
+    """Evaluates recursive plans."""
 
     def __init__(self, incumbent: Incumbent, part: ForwardPart) -> None:
         self.incumbent, self.part = incumbent, part
@@ -81,9 +80,7 @@ class _Recursion:
         self.count = len(self.units[True].leaf)
 
     def try_branching(self, k: int, *, reuse: bool, whole: bool) -> None:
-        """All units under the recursion; then, under a budget, the largest stretch at the end that can be kept
-        whole.
-        """
+        """Recurse into all units; then, under a budget, find the longest stretch at the end that can be kept whole."""
         if self.incumbent.stop():
             return
         complete = self.evaluate(k, reuse=reuse, tail=1)
@@ -105,7 +102,7 @@ class _Recursion:
         """Op rows of the plan whose last `tail` units are kept whole."""
         units = self.units[reuse]
         parts = [units.first, *(units.backward[u] for u in range(self.count - 1, self.count - tail - 1, -1))]
-        # stretches still to do, the next on top; True: its forward has just run
+        # Stretches still to do, the next on top; True: its forward part has just run.
         stack = [(0, self.count - tail + 1, True)]
         while stack:
             low, high, forward = stack.pop()
@@ -158,9 +155,7 @@ def _units(arrays: Arrays, part: ForwardPart, *, reuse: bool) -> _Units:
 
 
 def _stretches(arrays: Arrays, part: ForwardPart, unit: Ints, is_cut: Flags, count: int, *, reuse: bool) -> Ints:
-    """For each op after the forward part, the unit whose forward values it reads; never above that of an op before
-    it.
-    """
+    """For each op after the forward part, the unit whose forward values it reads; it never rises along the program."""
     stretch = np.zeros(len(unit), dtype=np.int64)
     current = count - 1
     for op in np.flatnonzero(~part.origin & ~arrays.resident).tolist():

@@ -1,6 +1,4 @@
-"""From plans near the budget to plans within it, and from those to cheaper ones: relieve peaks, leave reruns out,
-relieve again.
-"""
+"""Repair plans that exceed the budget, then make them cheaper by pruning reruns and by ruin and recreate."""
 
 from __future__ import annotations
 
@@ -14,18 +12,14 @@ from planner.bounds.peak import peak_lower_bound
 from planner.search.evict import Eviction
 from planner.search.incumbent import Evaluation, Incumbent
 
-_REPAIRS: Final = 40  # peaks evicted in one sequence
-_PATIENCE: Final = 6  # moves without gain, by rerun
-_DEAREST: Final = 4.0  # runs of everything that a plan of least peak may cost
+_REPAIRS: Final = 40  # evictions in one sequence
+_PATIENCE: Final = 6  # moves without gain, per rerun of the sequence
+_DEAREST: Final = 4.0  # a plan of least peak may cost so many runs of every op
 _SMALLEST_STEP: Final = 1 / 128  # of the least peak
 
 
 class Repair:
-    """Works on sequences of ops; every one that fits is entered in the ledger.
-
-    Args:
-        incumbent: the ledger.
-    """
+    """Changes sequences of ops; each one that fits is offered to the incumbent."""
 
     def __init__(self, incumbent: Incumbent) -> None:
         self.incumbent = incumbent
@@ -36,16 +30,14 @@ class Repair:
         self.best_candidate: Evaluation | None = None
 
     def enter(self, sequence: Ints) -> Evaluation | None:
-        """Judge a sequence; remember it if it is the best that fits."""
+        """Evaluate a sequence; remember it if it is the best that fits."""
         candidate = self.incumbent.evaluate(blake2b(sequence.tobytes()).digest(), lambda: sequence)
         if candidate is not None and self.incumbent.best == candidate and candidate != self.best_candidate:
             self.best, self.best_candidate = sequence, candidate
         return candidate
 
     def repair(self, sequence: Ints, budget: int, limit: float, draw: np.random.Generator | None = None) -> Ints | None:
-        """The sequence with its highest peak evicted until all is within the budget; None where it would cost a limit
-        or more.
-        """
+        """Evict at the highest step until the sequence fits; None if that fails or would cost `limit` or more."""
         for _ in range(_REPAIRS):
             timeline = self.eviction.timeline(sequence)
             if timeline is None or self.incumbent.stop():
@@ -60,7 +52,7 @@ class Repair:
         return None
 
     def reduce_peak(self, starts: list[Ints]) -> None:
-        """Without a budget: ask for less than the least peak so far, in ever smaller steps, until nothing gives."""
+        """Ask for less than the least peak so far, in ever smaller steps, until no start can be repaired."""
         limit = _DEAREST * float(self._cost[self.evaluator.keep_all].sum())
         floor = peak_lower_bound(self.incumbent.problem.graph, self.incumbent.problem.memory).nbytes
         step = 0.25
@@ -73,7 +65,7 @@ class Repair:
                 step /= 2
 
     def prune(self, moves: int) -> None:
-        """Leave reruns out of the best sequence, halves of them first, then ever fewer, while it fits."""
+        """Leave reruns out of the best sequence while it fits: half of them at a time, then ever fewer."""
         share = 2
         while self.best is not None:
             rerun = reruns(self.best)
@@ -93,12 +85,11 @@ class Repair:
             share *= 2
 
     def ruin_and_recreate(self, sequence: Ints, moves: int, seed: int, bound: float) -> None:
-        """Leave a stretch of reruns out of a sequence that fits and relieve what no longer does; go on from what is
-        cheaper.
+        """Leave out a random stretch of reruns, repair the sequence, and go on from it if it is cheaper.
 
         Args:
             moves: stretches tried.
-            seed: of which stretches, and of costs taken a little higher or lower than they are.
+            seed: of the stretches and of the variation of costs.
             bound: stop at this cost, which no plan goes below.
         """
         draw = np.random.default_rng(abs(seed))
@@ -108,12 +99,9 @@ class Repair:
         cost = float(self._cost[sequence].sum())
         rerun = reruns(sequence)
         for _ in range(moves):
-            if (
-                cost <= bound
-                or self.incumbent.stop()
-                or patience > _PATIENCE * (len(rerun) + _PATIENCE)
-                or not len(rerun)
-            ):
+            if cost <= bound or self.incumbent.stop() or not len(rerun):
+                return
+            if patience > _PATIENCE * (len(rerun) + _PATIENCE):
                 return
             length = max(1, int(len(rerun) ** draw.random()))
             start = int(draw.integers(len(rerun) - length + 1))
@@ -129,5 +117,4 @@ def reruns(sequence: Ints) -> Ints:
     """Steps whose op ran before."""
     order = np.argsort(sequence, kind="stable")
     ordered = sequence[order]
-    repeated = np.concatenate(([False], ordered[1:] == ordered[:-1])) if len(ordered) else np.empty(0, dtype=np.bool_)
-    return np.sort(order[repeated])
+    return np.sort(order[np.diff(ordered, prepend=-1) == 0])
