@@ -1,4 +1,4 @@
-"""Bytes and costs of the actions of a chain, measured by replaying scripts in which every stage does each action once."""
+"""Bytes and costs of the actions of a chain, measured by replaying scripts in which each stage acts once."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class _Measure:
         return script
 
     def returns(self, how: str, *, outlives: bool = False) -> _Script:
-        """The script of all backward ops, last stage first: "back" if all they read is live, "leaf" if it is made again."""
+        """The script of all backward ops, last stage first: "back" if their reads are live, "leaf" if made again."""
         script, stages, last = _Script(), self.stages, self.count - 1
         for u in range(self.count):
             script.add(

@@ -103,7 +103,7 @@ class _Finder:
         return False
 
     def _extended(self) -> list[int]:
-        """Last row of each stage but the last: it includes ops right after the cut that run once, as running means do."""
+        """Last row of each stage but the last, including ops right after the cut that run once (running means)."""
         reruns = self.reruns.tolist()
         place = {row: k for k, row in enumerate(self.rows)}
         most = max(k for k, row in enumerate(self.rows) if reruns[row] or k == 0)

@@ -1,8 +1,8 @@
-"""How MXNet 1.5.1 turns a network into the graph it plans: its gradient pass and its execution order, by its rules.
+"""The graph that MXNet 1.5.1 plans for a network, by its own gradient pass and execution order.
 
-A network is a graph of symbols. Gradients are appended in reverse topological order and summed as `AggregateGradient`
-does; the program is the depth-first post-order from the heads and then from the gradients of the arguments. Both orders
-decide the bytes, since MXNet's planner is one pass over this program.
+Gradients are appended in reverse topological order and summed as `AggregateGradient` does. The program is the
+depth-first post-order from the heads, then from the gradients of the arguments. MXNet plans in one pass over this
+program, so both orders decide the bytes.
 """
 
 from __future__ import annotations
@@ -32,21 +32,6 @@ class Node:
         after: nodes that must have run before: control dependencies, and inputs whose value the op ignores.
         rule: key of `DECLARATIONS`, for a forward operator.
     """
-
-    __slots__ = (
-        "after",
-        "inplace",
-        "inputs",
-        "kernel",
-        "kind",
-        "name",
-        "op",
-        "phase",
-        "rule",
-        "stage",
-        "types",
-        "work",
-    )
 
     def __init__(
         self,
@@ -87,7 +72,7 @@ class Network:
 
     Args:
         name: of the graph.
-        device: its costs are seconds on this device.
+        device: costs are seconds on this device.
     Raises:
         GraphError: unknown device.
 
@@ -105,7 +90,7 @@ class Network:
         self.device: Final = device
 
     def variable(self, name: str, shape: tuple[int, ...], *, kind: str) -> Entry:
-        """What the caller binds: "input", "parameter", or "state" for an auxiliary state."""
+        """An array that the caller binds: "input", "parameter", or "state" for an auxiliary state."""
         return Entry(Node(name, "", (), (TensorType(shape),), kind=kind))
 
     def apply(
@@ -118,7 +103,7 @@ class Network:
         kernel: tuple[int, ...] = (),
         stage: bool | str | None = None,
     ) -> Entry:
-        """An operator; returns its output 0.
+        """Add an operator and return its output 0.
 
         Args:
             rule: key of `DECLARATIONS`.
@@ -148,14 +133,12 @@ class Network:
         Args:
             heads: the outputs of the network.
         Returns:
-            A DAG in program order. MXNet writes the gradient of an argument into an array of the caller: here it is the
-                new version
-            of a resident, `<argument>_grad` of kind "state", so it counts in the scope "total" and not in
-            "activations".
+            A DAG in program order. MXNet writes the gradient of an argument into an array of the caller. Here that is a
+            new version of the resident `<argument>_grad` of kind "state", so scope "activations" does not count it.
         """
         forward = _post_order(entry.node for entry in heads)
         arguments = [Entry(node) for node in forward if node.kind in ("input", "parameter")]
-        # No two arguments of these networks share a gradient; MXNet would copy it.
+        # MXNet would copy a gradient that two arguments share; none do in these networks.
         written = dict(zip(_Gradients(self.device, forward, heads).of(arguments), arguments, strict=True))
         draft, kept = Assembly(name=self.name, device=self.device), frozenset(heads)
         for node in _post_order(entry.node for entry in [*heads, *written]):
@@ -165,7 +148,7 @@ class Network:
 
 @final
 class _Gradients:
-    """nnvm's gradient pass, with `AggregateGradient` of MXNet's graph executor."""
+    """The gradient pass of nnvm, with `AggregateGradient` of MXNet's graph executor."""
 
     def __init__(self, device: str, forward: Sequence[Node], heads: Sequence[Entry]) -> None:
         self.device: Final = device
@@ -189,7 +172,7 @@ class _Gradients:
         return found
 
     def _given(self, head: Entry) -> Entry:
-        """The gradient the caller gives for a head, and the hint for its shape, which ignores the head's value."""
+        """The gradient the caller gives for a head, through the op that MXNet adds as a hint for its shape."""
         variable = Entry(Node(f"{head.node.name}_head_grad", "", (), (head.type,), kind="input"))
         return self._add(f"{head.node.name}_id", "_identity_with_attr_like_rhs", [variable], after=[head.node])
 
@@ -223,7 +206,7 @@ class _Gradients:
             types,
             self.device,
         )
-        # nnvm makes every gradient node wait for its forward node, so a plan runs the copy of that too.
+        # In nnvm each gradient node waits for its forward node, so a plan runs the copy of that node too.
         pairs = declared.inplace_backward
         backward = Node(
             f"{node.name}_backward", declared.backward, reads, types, after=[node], inplace=pairs, work=work
@@ -236,7 +219,7 @@ class _Gradients:
             self.terms.setdefault(entry, []).append(term)
 
     def _sum(self, entry: Entry) -> Entry | None:
-        """All terms as one: one n-ary sum, or from `SUM_CAP` terms on a chain of adds that keeps their order."""
+        """The sum of all terms: one n-ary sum, or from `SUM_CAP` terms on a chain of adds in their order."""
         terms = self.terms.get(entry, [])
         if len(terms) < 2:
             return terms[0] if terms else None
@@ -252,7 +235,7 @@ class _Gradients:
 
 
 def _post_order(heads: Iterable[Node]) -> list[Node]:
-    """nnvm's `DFSVisit`: every node after its inputs, first to last, and then after its control dependencies."""
+    """The order of nnvm's `DFSVisit`: each node after its inputs, first to last, then its control dependencies."""
     seen: set[Node] = set()
     order: list[Node] = []
     for head in heads:
@@ -274,7 +257,7 @@ def _post_order(heads: Iterable[Node]) -> list[Node]:
 
 
 def _write(draft: Assembly, node: Node, *, heads: frozenset[Entry], written: dict[Entry, Entry]) -> None:
-    """Add a node to the DAG, after the arrays of the caller that it writes gradients of arguments into."""
+    """Add a node to the DAG, after the caller's arrays into which it writes gradients of arguments."""
     if not node.op:
         draft.resident(node.name, node.types[0], kind=node.kind)
         return

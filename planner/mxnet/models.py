@@ -1,7 +1,7 @@
 """The original's example networks, as MXNet 1.5.1 planned them: forward and backward, without an update.
 
-For measuring from the real thing: allocator "nnvm" on these graphs gives the original's totals. For a modern network
-take `zoo.resnet` or `zoo.lstm`. Names of nodes are the original's where those are unique.
+Allocator "nnvm" gives the original's totals on these graphs; for a modern network take `zoo.resnet` or `zoo.lstm`.
+Names of nodes are the original's if those are unique.
 """
 
 from __future__ import annotations
@@ -141,10 +141,7 @@ def mxnet_lstm(
     cells = _Lstm(net, hidden=hidden)
     embedding = net.variable("embed_weight", (embed, features), kind="parameter")
     weights = [_Weights.of(net, f"l{k}", embed if k == 0 else hidden, hidden) for k in range(layers)]
-    cls = [
-        net.variable("cls_weight", (classes, hidden), kind="parameter"),
-        net.variable("cls_bias", (classes,), kind="parameter"),
-    ]
+    cls = [net.variable(f"cls_{name}", shape, kind="parameter") for name, shape in _linear(classes, hidden)]
     cell = [net.variable(f"l{k}_init_c", (batch, hidden), kind="input") for k in range(layers)]
     state = [net.variable(f"l{k}_init_h", (batch, hidden), kind="input") for k in range(layers)]
     heads = []
@@ -167,24 +164,22 @@ def mxnet_lstm(
 class _Weights(NamedTuple):
     """Parameters of an LSTM layer: from the layer below and from its own state."""
 
-    i2h: tuple[Entry, Entry]
-    h2h: tuple[Entry, Entry]
+    i2h: list[Entry]
+    h2h: list[Entry]
 
     @classmethod
     def of(cls, net: Network, name: str, width: int, hidden: int) -> _Weights:
-        i2h, h2h = (
-            (
-                net.variable(f"{name}_{part}_weight", (4 * hidden, extent), kind="parameter"),
-                net.variable(f"{name}_{part}_bias", (4 * hidden,), kind="parameter"),
-            )
-            for part, extent in (("i2h", width), ("h2h", hidden))
-        )
-        return cls(i2h, h2h)
+        parts = (("i2h", _linear(4 * hidden, width)), ("h2h", _linear(4 * hidden, hidden)))
+        pairs = [
+            [net.variable(f"{name}_{part}_{which}", shape, kind="parameter") for which, shape in shapes]
+            for part, shapes in parts
+        ]
+        return cls(*pairs)
 
 
 @final
 class _Lstm:
-    """Writes LSTM cells; unnamed symbols get a running number by operator, as MXNet's name manager gives them."""
+    """Writes LSTM cells; unnamed symbols are numbered by operator, as MXNet's name manager does."""
 
     def __init__(self, net: Network, *, hidden: int) -> None:
         self.net: Final = net
@@ -223,7 +218,7 @@ class _Convolutions:
     """Writes the layers of image networks.
 
     Args:
-        names: what the names of a unit's convolution, batch norm and activation start with.
+        names: prefixes for a unit's convolution, batch norm and activation.
     """
 
     def __init__(self, net: Network, *, activation: str, names: tuple[str, str, str]) -> None:
@@ -255,18 +250,19 @@ def _classifier(layers: _Convolutions, x: Entry, classes: int) -> Entry:
     x = layers.pool("global_pool", x, "avg", kernel=x.type.shape[-1])
     batch, channels = x.type.shape[:2]
     x = net.apply("Flatten", "flatten", [x], [(batch, channels)])
-    weight, bias = (
-        net.variable(f"fc1_{part}", (classes, *rest), kind="parameter")
-        for part, rest in (("weight", (channels,)), ("bias", ()))
-    )
-    x = net.apply("FullyConnected", "fc1", [x, weight, bias], [(batch, classes)])
-    return net.apply(
-        "SoftmaxOutput", "softmax", [x, net.variable("softmax_label", (batch,), kind="input")], [(batch, classes)]
-    )
+    fc1 = [net.variable(f"fc1_{name}", shape, kind="parameter") for name, shape in _linear(classes, channels)]
+    x = net.apply("FullyConnected", "fc1", [x, *fc1], [(batch, classes)])
+    label = net.variable("softmax_label", (batch,), kind="input")
+    return net.apply("SoftmaxOutput", "softmax", [x, label], [(batch, classes)])
+
+
+def _linear(outputs: int, inputs: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Shapes of the parameters of a fully connected layer."""
+    return ("weight", (outputs, inputs)), ("bias", (outputs,))
 
 
 class _Inception(NamedTuple):
-    """Channels of a module's branches; 0: the module halves the image, and has no such branch."""
+    """Channels of a module's branches; 0: the module halves the image and has no such branch."""
 
     one: int
     three_reduce: int
@@ -313,9 +309,8 @@ def _window(name: str, x: Entry, kernel: int, stride: int, padding: int) -> tupl
     height, width = ((extent + 2 * padding - kernel) // stride + 1 for extent in x.type.shape[2:])
     if height < 1 or width < 1:
         size = "x".join(map(str, x.type.shape[2:]))
-        raise GraphError(
-            f"layer {name!r}: a {kernel}x{kernel} window does not fit an image of {size}; use a larger one"
-        )
+        window = f"{kernel}x{kernel} window"
+        raise GraphError(f"layer {name!r}: a {window} does not fit an image of {size}; use a larger one")
     return height, width
 
 

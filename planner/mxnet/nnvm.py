@@ -1,8 +1,7 @@
-"""The original's allocator: in-place pairs and whole shared blocks, as MXNet's nnvm planned them for Chen et al. 2016.
+"""Allocator "nnvm": in-place pairs and whole shared blocks, as MXNet's nnvm planned them for Chen et al. 2016.
 
-One pass in execution order. Every storage counts its uses; where the count reaches 0 its block goes to a free list, and
-a later
-request takes a block of about its size from there. A block is one whole buffer: no splitting, no offsets inside.
+One pass in execution order counts the uses of each storage. When the count reaches 0 its block goes to a free list, and
+a later request takes a block of about its size from there. A block is never split.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ class Sharing(NamedTuple):
 
     Args:
         sequence, execution [steps]: op rows, and how often each ran before.
-        value, step [rows]: which value, made at which Compute step.
-        storage [rows]: the row whose making allocated the storage; -1: on a resident, or a view that was live already.
+        value, step [rows]: the value, and the Compute step that makes it.
+        storage [rows]: the row that allocated the storage; -1: on a resident, or a view that was live already.
         block [rows]: block id, in order of first allocation; -1: no storage, or one of 0 bytes.
-        uses [rows]: input positions that read it, and one more where it is held longer.
-        end [rows]: step after the last of the storage that the row's making allocated.
-        read_ptr [steps+1], read_row: rows read at each step by input position; values of residents have rows behind all
-        others. scratch_block [steps]: block of the step's workspace, or -1.
+        uses [rows]: input positions that read the value, and one more if it is held longer.
+        end [rows]: step after the last one of the storage that the row allocated.
+        read_ptr [steps+1], read_row: rows read at each step by input position; those of residents are behind all others.
+        scratch_block [steps]: block of the step's workspace, or -1.
         block_bytes [blocks]: final sizes.
         pairs_taken: in-place pairs that happened.
     """
@@ -56,7 +55,7 @@ class Sharing(NamedTuple):
 
     @property
     def total_bytes(self) -> int:
-        """What the original reports: the sum of all blocks."""
+        """The sum of all blocks, which the original reports."""
         return sum(self.block_bytes.tolist())
 
 
@@ -65,11 +64,10 @@ def nnvm(
 ) -> Allocation:
     """Whole blocks, shared in execution order; the arena is the sum of the blocks.
 
-    In-place pairs, tried in the order of the schema, take an input's block if nothing else will use it (its count is 1)
-    or the pair is
-    an identity, and if somebody uses the output. The other outputs, largest first, request blocks: the smallest free
-    one of size .. size * match_range, else the largest of size / match_range .. size, which grows. Then the inputs'
-    counts fall.
+    In-place pairs, tried in the order of the schema, take an input's block if the output is used, and nothing else will
+    use the input (its count is 1) or the pair is an identity. The other outputs, largest first, request blocks: the
+    smallest free one of size .. size * match_range, else the largest of size / match_range .. size, which grows. Then
+    the inputs' counts fall.
 
     Args:
         match_range: how many times larger or smaller than a request a free block may be; 0 never shares. Larger is not
@@ -80,14 +78,12 @@ def nnvm(
     Raises:
         ScheduleError: the schedule is illegal.
         PlannerError: match_range below 0, or colours below 1.
-    Source: Chen et al. 2016, section 3, as shipped in nnvm (`plan_memory.cc`, MXNet 0.9 to 1.5). Equal to it block for
-    block on graphs
-        that it can express. Ours adds: views and updates join the block of their input and add their uses; workspace
-            and copies of
-        kept siblings are requests of one step; what a schedule frees later than its last read is used until then; sizes
-        are rounded up to the alignment; values of 0 bytes have no block. And it takes no pair that rule 10 of the
-        memory model does not take: the original would, where the rule has given the input to an output that nobody
-            uses, or the output to an input that is read twice.
+    Source: Chen et al. 2016, section 3, as shipped in nnvm (`plan_memory.cc`, MXNet 0.9 to 1.5); equal block for block
+        on graphs that it can express. Ours adds: views and updates join the block of their input and add their uses;
+        workspace and copies of kept siblings are requests of one step; a value is used until it is freed; sizes are
+        rounded up to the alignment; values of 0 bytes have no block. It takes no pair that rule 10 of the memory model
+        does not take; the original would, if the rule gave the input to an output that nobody uses, or the output to
+        an input that is read twice.
     """
     evaluator = evaluator_of(graph, memory)
     evaluator.liveness(schedule)  # refuses an illegal schedule
@@ -96,32 +92,20 @@ def nnvm(
     arrays, values, ops = evaluator.encoded.arrays, evaluator.encoded.value_names, evaluator.encoded.op_names
     own = np.flatnonzero(sharing.storage == np.arange(len(sharing.storage)))
     value, start = sharing.value[own], sharing.step[own]
-    rows = zip(
-        value.tolist(),
-        sharing.execution[start].tolist(),
-        arrays.storage_bytes[value].tolist(),
-        start.tolist(),
-        sharing.end[own].tolist(),
-        sharing.block[own].tolist(),
-        strict=True,
+    step = np.flatnonzero(sharing.scratch_block >= 0)
+    op = sharing.sequence[step]
+    tables = (
+        (values, False, value, arrays.storage_bytes[value], start, sharing.end[own], sharing.block[own]),
+        (ops, True, op, arrays.workspace[op], step, step + 1, sharing.scratch_block[step]),
     )
-    buffers = [
-        Buffer(values[made], run, False, nbytes, begin, end, offsets[block] if block >= 0 else 0)
-        for made, run, nbytes, begin, end, block in rows
-    ]
-    scratch = np.flatnonzero(sharing.scratch_block >= 0)
-    scratch_op = sharing.sequence[scratch]
-    columns = zip(
-        scratch_op.tolist(),
-        sharing.execution[scratch].tolist(),
-        arrays.workspace[scratch_op].tolist(),
-        scratch.tolist(),
-        sharing.scratch_block[scratch].tolist(),
-        strict=True,
-    )
-    buffers.extend(
-        Buffer(ops[op], run, True, nbytes, step, step + 1, offsets[block]) for op, run, nbytes, step, block in columns
-    )
+    buffers = []
+    for names, is_scratch, row, *columns in tables:
+        runs = sharing.execution[columns[1]].tolist()
+        for made, run, nbytes, begin, end, block in zip(
+            row.tolist(), runs, *(c.tolist() for c in columns), strict=True
+        ):
+            offset = offsets[block] if block >= 0 else 0
+            buffers.append(Buffer(names[made], run, is_scratch, nbytes, begin, end, offset))
     resident_bytes = int(arrays.resident_bytes[0])
     top = max((buffer.offset + buffer.nbytes for buffer in buffers), default=0)
     return Allocation(tuple(buffers), resident_bytes, resident_bytes + top, "nnvm")
@@ -135,13 +119,12 @@ def share_blocks(
     colours: int = 1,
     first_outputs: bool = False,
 ) -> Sharing:
-    """The blocks of `nnvm` by themselves, fast: what a search asks of a sequence of op rows with canonical frees, or of
-    a schedule.
+    """The blocks of `nnvm` alone, fast, for searches.
 
     Args:
-        schedule: a legal schedule, or a sequence of op rows.
+        schedule: a legal schedule, or a sequence of op rows, which gets canonical frees.
         first_outputs: of a sequence, hold the first instance of each graph output to the end instead of the last, as
-            the original does: its copies are nodes of their own, and the output stays on the node it was.
+            the original does: its copies are nodes of their own, and the output stays on the first one.
     Raises:
         ScheduleError: a step reads what is not live. Other faults are for the judge to find.
         PlannerError: match_range below 0, or colours below 1.
@@ -178,9 +161,8 @@ def share_blocks(
     sharing = new_sharing(**fields, match_range=match_range, n_free=0)
     illegal = count_uses(arrays, sharing)
     if illegal >= 0:
-        raise ScheduleError(
-            "the schedule is illegal; simulate() names the step", op=evaluator.encoded.op_names[sequence[illegal]]
-        )
+        op = evaluator.encoded.op_names[sequence[illegal]]
+        raise ScheduleError("the schedule is illegal; simulate() names the step", op=op)
     if first_outputs:
         made = np.arange(rows) - np.repeat(row_ptr[:-1] - arrays.out_ptr[sequence], outputs)
         uses[:rows][arrays.is_output[made] & (np.repeat(execution, outputs) == 0)] += 1
@@ -209,9 +191,8 @@ def share_blocks(
 def fold_additions(graph: Graph, sharing: Sharing, *, additions: frozenset[str] = frozenset({"_grad_add"})) -> Ints:
     """Block of each row after the original's add-to pass, for parity only: totals do not change.
 
-    Where an addition's sum took the block of its left operand, and the right one is read once and made later, MXNet
-    lets the maker of the right operand add to that block, and prints the right operand on it. An `Allocation` cannot
-    say so: both operands are live.
+    If a sum took the block of its left operand, and the right operand is read once and made later, MXNet lets the maker
+    of the right operand add to that block. An `Allocation` cannot say so, since both operands are live.
 
     Args:
         additions: the operators (`Op.op`) that add their second input to their first.

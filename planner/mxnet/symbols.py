@@ -1,8 +1,7 @@
-"""What MXNet 1.5.1 declares of its operators: in-place permissions, and what the backward of each reads.
+"""The declarations of MXNet 1.5.1's operators: in-place permissions, and the reads of each backward operator.
 
-`planner.lowering.operators.lookup` has the operators of our own models; this table only reproduces the original's
-graphs, whose declarations differ (its max pool keeps no indices, its batch norm backward names eight inputs). FLOPs
-come from our table.
+This table only reproduces the original's graphs: its max pool keeps no indices, its batch norm backward names eight
+inputs. FLOPs come from our own table, `planner.lowering.operators.lookup`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from planner.lowering.devices import roofline_seconds
 from planner.lowering.operators.lookup import TensorType, attributes, operator
 
 Pairs = tuple[tuple[int, int, bool], ...]
-# What a backward reads, in this order: the gradient of an output, an input or an output of the forward op.
+# One read of a backward op: the gradient of an output, an input, or an output of the forward op; and its position.
 Source = tuple[Literal["grad", "in", "out"], int]
 
 
@@ -28,10 +27,10 @@ class Declaration:
     """One operator of MXNet.
 
     Args:
-        row: the op type of our operator table whose FLOPs it has; None: no arithmetic.
-        backward: name of its backward operator; "pass" where gradients are handed on, None where none flows.
-        reads: what the backward reads, by input position.
-        gradients: how many inputs, from the first, get a gradient; None: all.
+        row: the op type of our operator table with its FLOPs; None: no arithmetic.
+        backward: name of its backward operator; "pass" if gradients are handed on, None if none flows.
+        reads: what the backward operator reads, by input position.
+        gradients: the first so many inputs get a gradient; None: all.
         inplace, inplace_backward: (input, output, identity) permissions, in the order MXNet tries them.
     """
 
@@ -62,8 +61,8 @@ def _pooling(row: str) -> Declaration:
     return Declaration(row, "_backward_Pooling", _reads("g0 i0 o0"))
 
 
-# By operator, and by its type after a dot where declarations differ. FGradient, FInplaceOption and FInplaceIdentity as
-# registered in src/operator of MXNet 1.5.1, the oneDNN build for the CPU: only ReLU's backward does without the input.
+# By operator, with its type after a dot if declarations differ. FGradient, FInplaceOption and FInplaceIdentity are as
+# registered in src/operator of MXNet 1.5.1, oneDNN build for the CPU: only ReLU's backward does without the input.
 DECLARATIONS: Final[Mapping[str, Declaration]] = MappingProxyType(
     {
         "Convolution": Declaration("Conv", "_backward_Convolution", _reads("g0 i0 i1 i2")),
@@ -89,7 +88,7 @@ DECLARATIONS: Final[Mapping[str, Declaration]] = MappingProxyType(
         "Concat": Declaration("Concat", "_backward_Concat", _reads("g0")),
         "SliceChannel": Declaration(None, "_backward_SliceChannel", _reads("g0 g1 g2 g3")),
         "Flatten": Declaration("Flatten", "_backward_copy", _reads("g0"), inplace=_SAME, inplace_backward=_SAME),
-        # It is its own loss: the backward needs the probabilities and the label, and no gradient from above.
+        # Its own loss: the backward needs the probabilities and the label, and no gradient of its output.
         "SoftmaxOutput": Declaration(
             "Softmax", "_backward_SoftmaxOutput", _reads("o0 i1"), inplace=_OVER, inplace_backward=_OVER
         ),
@@ -117,13 +116,11 @@ class Work(NamedTuple):
 def forward_work(
     op: str, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], kernel: tuple[int, ...], device: str
 ) -> Work:
-    """What one forward execution costs.
+    """Work of one forward execution.
 
     Args:
         op: a key of `DECLARATIONS`.
-        inputs, outputs: types.
         kernel: window of a pooling.
-        device: seconds on it.
     Raises:
         GraphError: unknown device.
 
@@ -148,14 +145,12 @@ def backward_work(
     made: tuple[TensorType, ...],
     device: str,
 ) -> Work:
-    """What one backward execution costs: as `differentiate` counts, FLOPs gradient by gradient, and its own traffic.
+    """Work of one backward execution, counted as `differentiate` does: FLOPs by gradient, and its own traffic.
 
     Args:
         op: the forward operator, a key of `DECLARATIONS`.
         inputs, outputs: types of the forward op.
-        kernel: window of a pooling.
-        reads, made: types the backward reads and makes.
-        device: seconds on it.
+        reads, made: types that the backward op reads and makes.
     Raises:
         GraphError: unknown device.
     """

@@ -1,4 +1,4 @@
-"""Allocators that place buffer by buffer, at true offsets."""
+"""Allocators that place the buffers of a schedule one by one."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from planner.schedule import Schedule
 
 
 def first_fit(graph: Graph, schedule: Schedule, *, memory: MemoryModel, order: PlacementOrder = "size") -> Allocation:
-    """Largest buffer first, each at the lowest offset where it fits.
+    """Place the largest buffer first, each at the lowest offset where it fits.
 
     Args:
-        order: "size": decreasing; "breadth": those live at the busiest step first, then by size.
+        order: "size": decreasing; "breadth": buffers live at the busiest step first, then by size.
     Raises:
         ScheduleError: the schedule is illegal.
     Source: Pisarchyk and Lee 2020, greedy by size and by breadth.
@@ -29,14 +29,12 @@ def first_fit(graph: Graph, schedule: Schedule, *, memory: MemoryModel, order: P
 
 
 def best_fit(graph: Graph, schedule: Schedule, *, memory: MemoryModel, order: PlacementOrder = "size") -> Allocation:
-    """As `first_fit`, but each buffer goes where it leaves the smallest gap."""
+    """Place as `first_fit` does, but each buffer where it leaves the smallest gap."""
     return _Buffers(graph, schedule, memory).allocation(pack_once, "best-fit", order=order, best=True)
 
 
 def auto(graph: Graph, schedule: Schedule, *, memory: MemoryModel, stop: Stop | None = None) -> Allocation:
-    """As `exact`, with a quarter of the search where the portfolio leaves a gap, and all of it where more than a
-    thousandth is left.
-    """
+    """Search as `exact` does with a quarter of its effort, and with all of it if over a thousandth is wasted."""
     buffers = _Buffers(graph, schedule, memory)
     found = buffers.allocation(pack, "auto", effort=1.0, stop=stop)
     if found.arena_bytes - found.bound_bytes <= found.bound_bytes // 1000:
@@ -53,16 +51,12 @@ def exact(
     seed: int = 0,
     stop: Stop | None = None,
 ) -> Allocation:
-    """The smallest arena that rules and a search can find, and the bound proven on it; see
-    `planner.packing.arena.pack`.
-    """
+    """The smallest arena that placement rules and a search find, and the bound proven on it; see `arena.pack`."""
     return _Buffers(graph, schedule, memory).allocation(pack, "exact", effort=effort, seed=seed, stop=stop)
 
 
 def proves(graph: Graph, schedule: Schedule, memory: MemoryModel, bound_bytes: int) -> bool:
-    """True if no arena of this schedule's buffers is smaller, as far as that can be proven again: by what is live, else
-    by `exact`.
-    """
+    """True if it is proven again that no arena of this schedule is below the bound: by live bytes, else by `exact`."""
     buffers = _Buffers(graph, schedule, memory)
     for options in ({"effort": 0}, {"effort": 4.0}):
         found = buffers.allocation(pack, "exact", **options).bound_bytes
@@ -72,7 +66,7 @@ def proves(graph: Graph, schedule: Schedule, memory: MemoryModel, bound_bytes: i
 
 
 class _Buffers:
-    """The buffers of a schedule, as rows and with their names."""
+    """The buffers of a schedule."""
 
     def __init__(self, graph: Graph, schedule: Schedule, memory: MemoryModel) -> None:
         self.evaluator = evaluator_of(graph, memory)
@@ -80,24 +74,15 @@ class _Buffers:
         self.liveness = self.evaluator.liveness(schedule)
 
     def allocation(self, packer: Callable[..., Packing], name: str, **options: Any) -> Allocation:
-        """What a packer makes of them."""
+        """The allocation at a packer's offsets."""
         live = self.liveness
         aligned, free = np.full_like(live.nbytes, self.alignment), np.full_like(live.nbytes, -1)
         found = packer(Intervals(live.nbytes, live.start, live.end, aligned, free), **options)
         values, ops = self.evaluator.encoded.value_names, self.evaluator.encoded.op_names
-        columns = zip(
-            live.value.tolist(),
-            live.workspace.tolist(),
-            live.execution.tolist(),
-            live.nbytes.tolist(),
-            live.start.tolist(),
-            live.end.tolist(),
-            found.offset.tolist(),
-            strict=True,
-        )
-        buffers = tuple(
-            Buffer(ops[row] if workspace else values[row], execution, workspace, nbytes, start, end, offset)
-            for row, workspace, execution, nbytes, start, end, offset in columns
-        )
+        pairs = zip(live.value.tolist(), live.workspace.tolist(), strict=True)
+        names = [ops[row] if scratch else values[row] for row, scratch in pairs]
+        columns = (live.execution, live.workspace, live.nbytes, live.start, live.end, found.offset)
+        rows = zip(names, *(column.tolist() for column in columns), strict=True)
+        buffers = tuple(Buffer(*row) for row in rows)
         resident = live.resident_bytes
         return Allocation(buffers, resident, resident + found.top_bytes, name, resident + found.bound_bytes)

@@ -1,6 +1,4 @@
-"""Packing of intervals: a portfolio that stops at the bound, then a search of the crowded sections for an arena with no
-waste.
-"""
+"""Packing of intervals: a portfolio of placement rules, then a search of the crowded sections."""
 
 from __future__ import annotations
 
@@ -16,14 +14,10 @@ from planner.packing.intervals import Intervals, sections_of
 from planner.packing.restarts import round_robin
 from planner.problem import MOST_EFFORT, Stop
 
-#: Rows of buffers and sections the search looks at for effort 1; about two seconds.
-WORK: Final = 1_000_000_000
-#: Work of one call of the kernel: about 50 ms, so that an interrupt is heard.
-SLICE: Final = 25_000_000
-#: So few buffers are searched as a whole.
-SMALL: Final = 600
-#: A core of more buffers than this is left to the portfolio.
-MOST_CORE: Final = 4000
+WORK: Final = 1_000_000_000  # rows of buffers and sections looked at for effort 1; about two seconds
+SLICE: Final = 25_000_000  # work of one call of the kernel: about 50 ms, so that an interrupt is heard
+SMALL: Final = 600  # so few buffers are searched as a whole
+MOST_CORE: Final = 4000  # a core of more buffers is left to the portfolio
 
 
 PlacementOrder = Literal["size", "breadth"]
@@ -35,10 +29,10 @@ class Packing(NamedTuple):
     """Offsets, and what is proven of them.
 
     Args:
-        offset: bytes, one a buffer.
+        offset: bytes, one per buffer.
         top_bytes: highest end.
-        bound_bytes: proven: no packing is smaller. Equal to `top_bytes` where this one is smallest.
-        rule: what found it.
+        bound_bytes: no packing is smaller, proven; equal to `top_bytes` if this one is smallest.
+        rule: name of the placement rule that found the packing, or "exact" for the search.
         nodes: placements tried by the search.
         cut_short: a deadline or Ctrl-C ended the search.
     """
@@ -65,20 +59,17 @@ def pack(
     stop: Stop | None = None,
     progress: Progress | None = None,
 ) -> Packing:
-    """The smallest arena that can be found for so much effort, and the proven bound.
+    """The smallest arena found within the effort, and the proven bound.
 
     Args:
-        intervals: buffers.
-        capacity: bytes; stop at the first packing within it. None: at the proven bound.
-        effort: work of the search, counted, so that the same input gives the same offsets on any machine; 0: the
-            portfolio alone; more than `MOST_EFFORT` is as good as endless.
+        capacity: bytes; stop at the first packing within it. None: stop at the proven bound.
+        effort: counted work, so that the same input gives the same offsets on any machine; 0: the portfolio alone.
         seed: of the restarts.
-        stop: once `stop.now`, the search ends with what it has; the rules are always tried. None: Ctrl-C ends it.
-        progress: called now and then with the arena and the bound, in bytes.
+        stop: once `stop.now`, the search ends with its best packing; the portfolio always runs. None: Ctrl-C ends it.
+        progress: called with the arena and the bound, in bytes, whenever the arena gets smaller.
     Source: the portfolio is that of Pisarchyk and Lee 2020; for the search see `planner.kernels.packing_search`. Ours
-    differs from
-        MiniMalloc (Moffitt 2023): the first target is the bound, and only the buffers of crowded sections are searched,
-        the others placed around them; always an incumbent.
+        differs from MiniMalloc (Moffitt 2023): the first target is the bound, only the buffers of crowded sections are
+        searched and the others placed around them, and there is always an incumbent.
     """
     if stop is None:
         stop = Stop()
@@ -91,7 +82,7 @@ def pack(
 
 
 def pack_once(intervals: Intervals, *, order: PlacementOrder, best: bool) -> Packing:
-    """Each buffer once, at the lowest offset where it fits, or (`best`) where it leaves the smallest gap.
+    """Place each buffer once, at the lowest offset where it fits, or (`best`) where it leaves the smallest gap.
 
     Source: Pisarchyk and Lee 2020, greedy by size and by breadth.
     """
@@ -121,7 +112,7 @@ class _Search:
         return Packing(offset, self.top * unit, self.bound * unit, self.rule, self.nodes, self.cut_short)
 
     def portfolio(self) -> None:
-        """Rules that place each buffer once, until one reaches the goal."""
+        """Try placement rules until one reaches the goal."""
         for rule, order, best in self._rules():
             offset = self.sections.fixed.copy()
             self.keep(rule, offset, self.place(order, offset, best=best))
@@ -129,7 +120,7 @@ class _Search:
                 return
 
     def improve(self, work: int) -> None:
-        """Search for the goal with half the work, then between the highest target that failed and the incumbent."""
+        """Search for the goal with half the work, then between the highest failed target and the incumbent."""
         target, failed, share = self.goal, self.goal - 1, work // 2
         while self.top > self.goal and work > 0 and not self.cut_short:
             spent, outcome = self._attempt(target, min(share, work))
@@ -144,14 +135,12 @@ class _Search:
                 return
             share = max(work // 4, 1)
 
-    # ------------------------------------------------------------------------------------------------ rules
-
     def _rules(self) -> Iterator[tuple[str, Ints, bool]]:
         sections = self.sections
         area = sections.size * self.width.astype(np.float64)
         busiest = self._busiest()
         yield "breadth first-fit", self.order("breadth"), False
-        # At the fullest section what dies last lies lowest: as it empties, the room on top stays whole.
+        # At the fullest section the last buffer to die lies lowest, so the room on top stays whole.
         yield "breadth and death best-fit", self._decreasing(busiest, sections.last, sections.size), True
         yield "size first-fit", self.order("size"), False
         yield "breadth best-fit", self.order("breadth"), True
@@ -161,9 +150,7 @@ class _Search:
         yield "birth best-fit", self._decreasing(-sections.first, sections.size), True
 
     def order(self, name: PlacementOrder) -> Ints:
-        """Rows in the order they are placed: decreasing size, or those live at the busiest section first, and then by
-        size.
-        """
+        """Rows in order of placement: by size, or those live at the busiest section first and then by size."""
         size = self.sections.size
         return self._decreasing(size) if name == "size" else self._decreasing(self._busiest(), size)
 
@@ -173,7 +160,7 @@ class _Search:
         return np.lexsort((self.sections.first, *(-key for key in reversed(keys)), free))
 
     def _busiest(self) -> Ints:
-        """For each buffer, the most units live in a section of its lifetime; range maxima from a sparse table."""
+        """For each buffer, the most units live in a section of its lifetime: range maxima by a sparse table."""
         sections = self.sections
         levels = [sections.load]
         while 2 ** len(levels) <= len(sections.load):
@@ -197,13 +184,10 @@ class _Search:
             if self.progress is not None:
                 self.progress(top * self.sections.unit, self.bound * self.sections.unit)
 
-    # ------------------------------------------------------------------------------------------------ search
-
     def _attempt(self, target: int, work: int) -> tuple[int, Literal["packed", "failed", "large"]]:
-        """Pack the buffers of the crowded sections within a target, and the others around them: (work spent, what came
-        of it).
+        """Pack the buffers of crowded sections within a target, and the others around them: (work spent, outcome).
 
-        A buffer that then goes above the target adds its sections to the crowded ones, and all is packed again.
+        A buffer that ends above the target adds its fullest section to the crowded ones, and all are packed again.
         """
         sections = self.sections
         hot = sections.load >= min(target, int(sections.load.max(initial=0)))
@@ -215,7 +199,7 @@ class _Search:
                 return spent, "large"
             used, outcome, placed = self._solve(rows, target, work - spent)
             spent += used
-            if outcome == EXHAUSTED:  # a proof for the core is one for all
+            if outcome == EXHAUSTED:  # what does not fit the core's buffers does not fit all
                 self.bound = max(self.bound, target + 1)
                 self.goal = max(self.goal, self.bound)
             if outcome != PACKED:

@@ -1,4 +1,4 @@
-"""Tables of buffers in CSV: the columns MiniMalloc reads, written back with an offset for each."""
+"""CSV tables of buffers with the columns MiniMalloc reads, written back with an offset for each buffer."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Table(msgspec.Struct, frozen=True):
 
     Args:
         path: as given.
-        header, rows: the text of the file, a row a buffer, in its order.
-        names: of the buffers, and of reserved regions after them.
-        intervals: their numbers.
+        header, rows: cells of the file, in its order.
+        names: of the buffers, then of reserved regions.
+        intervals: the numbers of each name.
     """
 
     path: str
@@ -40,31 +40,26 @@ class Table(msgspec.Struct, frozen=True):
     intervals: Intervals
 
     def buffers(self, packing: Packing) -> tuple[Buffer, ...]:
-        """The buffers in their places."""
+        """The buffers at the packing's offsets."""
         numbers = self.intervals
         columns = (numbers.nbytes, numbers.start, numbers.end, packing.offset)
         rows = zip(self.names, *(column.tolist() for column in columns), strict=True)
         return tuple(Buffer(name, 0, False, nbytes, start, end, offset) for name, nbytes, start, end, offset in rows)
 
     def check(self, packing: Packing) -> None:
-        """Hold a packing to the table: offsets aligned and as fixed, no two buffers on one byte at a time, the arena as
-        it says.
+        """Check that offsets are aligned and as fixed, buffers never share a byte, and the arena is as stated.
 
         Raises:
             VerificationError: names the buffer.
         """
         buffers = self.buffers(packing)
         _check_apart(buffers)
-        for buffer, alignment, fixed in zip(
-            buffers, self.intervals.alignment.tolist(), self.intervals.fixed.tolist(), strict=True
-        ):
+        places = (self.intervals.alignment.tolist(), self.intervals.fixed.tolist())
+        for buffer, alignment, fixed in zip(buffers, *places, strict=True):
             if buffer.offset < 0 or buffer.offset % alignment or fixed not in (-1, buffer.offset):
                 lawful = f"a multiple of {alignment}" if fixed < 0 else f"at {fixed}"
                 raise VerificationError(f"buffer {buffer.value!r} is at offset {buffer.offset}; it must be {lawful}")
-        top = max(
-            (buffer.offset + buffer.nbytes for buffer in buffers if buffer.nbytes and buffer.end > buffer.start),
-            default=0,
-        )
+        top = max((b.offset + b.nbytes for b in buffers if b.nbytes and b.end > b.start), default=0)
         if top != packing.top_bytes or packing.bound_bytes > top:
             raise VerificationError(
                 f"the packing says {packing.bound_bytes} to {packing.top_bytes} bytes; its buffers end at {top}"
@@ -84,14 +79,13 @@ class Table(msgspec.Struct, frozen=True):
 
 
 def read_table(path: str | os.PathLike[str], *, reserved: Sequence[tuple[int, int]] = ()) -> Table:
-    """A table of buffers from a CSV file with a header.
+    """Read a table of buffers from a CSV file with a header.
 
-    Columns: id, lower, upper (live from lower until before upper), size in bytes; and alignment and fixed_offset, where
-    empty cells are 1 and "anywhere". Others are kept as they are; of these, gaps must be empty: a lifetime has none
-    here.
+    Columns: id, lower, upper (live from lower until before upper), size in bytes; optional are alignment and
+    fixed_offset, whose empty cells mean 1 and "anywhere". Other columns are kept; a column gaps must be empty.
 
     Args:
-        reserved: (offset, bytes) of regions no buffer may touch at any time.
+        reserved: (offset, bytes) of regions that no buffer may touch at any time.
     Raises:
         PlanFileError: names the file, and the line and buffer.
     """
@@ -168,28 +162,16 @@ def _int(where: str, column: str, text: str) -> int:
 
 
 def _check_fixed(table: Table) -> None:
-    numbers = table.intervals
-    rows = np.flatnonzero(numbers.fixed >= 0).tolist()
-    fixed = [
-        Buffer(
-            table.names[r],
-            0,
-            False,
-            int(numbers.nbytes[r]),
-            int(numbers.start[r]),
-            int(numbers.end[r]),
-            int(numbers.fixed[r]),
-        )
-        for r in rows
-    ]
+    offset = table.intervals.fixed
+    buffers = table.buffers(Packing(offset, 0, 0, "fixed", 0, False))
     try:
-        _check_apart(fixed)
+        _check_apart([buffer for buffer in buffers if buffer.offset >= 0])
     except VerificationError as error:
         raise PlanFileError(f"{table.path!r}: fixed offsets contradict each other: {error}") from None
 
 
 def _check_apart(buffers: Sequence[Buffer]) -> None:
-    """As the judge does; a table knows no executions."""
+    """Check as the judge does, without its words about executions, which a table does not have."""
     try:
         check_overlaps(buffers)
     except VerificationError as error:

@@ -1,4 +1,4 @@
-"""Buffers as rows of numbers: lifetimes in sections, sizes in one unit, and the bytes no packing goes below."""
+"""Buffers as rows of numbers: lifetimes in sections, sizes in one unit, and the bytes that no packing goes below."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from planner.analysis.arrays import Ints
 
 
 class Intervals(NamedTuple):
-    """What a packer is asked, one row a buffer, in bytes and any unit of time.
+    """The buffers to pack, one row each.
 
     Args:
-        nbytes: bytes.
-        start, end: when it is live, half-open.
-        alignment: its offset is a multiple of this many bytes.
-        fixed: the offset it must have, or -1.
+        start, end: lifetime, half-open, in any unit of time.
+        alignment: the offset is a multiple of this many bytes.
+        fixed: the offset the buffer must have, or -1.
     """
 
     nbytes: Ints
@@ -30,12 +29,12 @@ class Sections(NamedTuple):
     """Intervals reduced to what matters for packing.
 
     A section is a largest set of buffers live at once: time is cut at the first birth after a death. The unit divides
-    all sizes, and all alignments where these matter, so nothing is rounded.
+    all sizes, and all alignments that matter, so nothing is rounded.
 
     Args:
         unit: bytes.
         size, alignment, fixed: in units; `fixed` is -1 where free.
-        first, last: sections, half-open; equal where a buffer has no bytes or no lifetime.
+        first, last: sections, half-open; equal if a buffer has no bytes or no lifetime.
         load: units live in each section.
         bound: units; no arena is smaller.
     """
@@ -78,9 +77,7 @@ def sections_of(intervals: Intervals) -> Sections:
 
 
 def _unit(intervals: Intervals, real: np.typing.NDArray[np.bool_]) -> int:
-    """Bytes that divide all sizes and fixed offsets, and all alignments too unless they divide it, and so are kept by
-    themselves.
-    """
+    """The most bytes that divide all sizes and fixed offsets, and all alignments unless these all divide it."""
     given = np.concatenate((intervals.nbytes[real], intervals.fixed[real & (intervals.fixed > 0)]))
     unit = int(np.gcd.reduce(given, initial=0))
     if unit and (unit % intervals.alignment[real]).any():
@@ -89,7 +86,7 @@ def _unit(intervals: Intervals, real: np.typing.NDArray[np.bool_]) -> int:
 
 
 def _aligned_bound(size: Ints, alignment: Ints, first: Ints, last: Ints, real: np.typing.NDArray[np.bool_]) -> int:
-    """Units of a section with all buffers but the one on top rounded up to what divides every alignment."""
+    """Units of the largest section, every buffer but the top one rounded up to what divides all alignments."""
     shared = int(np.gcd.reduce(alignment[real], initial=0))
     if shared <= 1:
         return 0
@@ -102,6 +99,7 @@ def _aligned_bound(size: Ints, alignment: Ints, first: Ints, last: Ints, real: n
 
 
 def _sums(size: Ints, first: Ints, last: Ints) -> Ints:
+    """Units live in each section."""
     count = int(last.max(initial=0))
     steps = np.zeros(count + 1, dtype=np.int64)
     np.add.at(steps, first, size)

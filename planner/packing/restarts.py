@@ -1,4 +1,4 @@
-"""Searches of one core of buffers under several rankings: which is lucky cannot be known, so all get their turn."""
+"""Searches of one core of buffers under several rankings, in turn, since no one can tell which will be lucky."""
 
 from __future__ import annotations
 
@@ -11,26 +11,24 @@ from planner.analysis.arrays import Ints
 from planner.kernels.packing_search import AGENDA, CROWDED, FRAME, STATE, descend, new_search
 from planner.packing.intervals import Sections
 
-#: Work of the first try of each ranking: rows of buffers and sections looked at; each round has twice that of the one
-#: before.
+#: Work of the first try of each ranking, in rows of buffers and sections; each round has twice that of the last.
 FIRST_TRY: Final = 4_000_000
 #: Tie-breaks: (lifetimes in time, not in sections; the busiest section's load comes first; area comes before lifetime).
 _RANKINGS: Final = (
-    (True, True, False), (False, True, True), (False, False, False), (False, True, False), (False, False, True), (True,
-        True, True),
+    (True, True, False), (False, True, True), (False, False, False),
+    (False, True, False), (False, False, True), (True, True, True),
 )  # fmt: skip
 _GIVEN: Final = ("size", "alignment", "fixed", "first", "last")
 _TRAILS: Final = ("raised", "lifted", "loaded")
-#: Most that the logarithm of a lifetime is disturbed by.
+#: Most by which the logarithm of a lifetime is disturbed.
 _SPREADS: Final = (0.05, 0.2)
 
 
 def round_robin(core: Sections, width: Ints, capacity: int, seed: int) -> Iterator[tuple[Descent, int]]:
-    """(a search, the work until which to go on with it), without end.
+    """Yield (a search, the work until which to go on with it), without end.
 
-    Each round gives the searches of all rankings twice the work they have had, and as much again to short ones whose
-    keys are
-    disturbed a little: which ranking is lucky cannot be known.
+    Each round gives the searches of all rankings twice the work they have had, and as much again to short searches
+    whose keys are disturbed a little.
     """
     tries: list[Descent] = []
     draw = np.random.default_rng(seed)
@@ -48,7 +46,7 @@ def round_robin(core: Sections, width: Ints, capacity: int, seed: int) -> Iterat
 
 
 def _ranked(core: Sections, width: Ints, turn: int) -> tuple[Ints, bool]:
-    """(rank, whether the load of the busiest section comes before it) of one of `_RANKINGS`."""
+    """(rank of each buffer, whether the load of the busiest section comes before it) by one of `_RANKINGS`."""
     in_time, by_load, by_area = _RANKINGS[turn]
     longest = width if in_time else core.last - core.first
     area = core.size * longest.astype(np.float64)
@@ -59,7 +57,7 @@ def _ranked(core: Sections, width: Ints, turn: int) -> tuple[Ints, bool]:
 
 
 class Descent:
-    """A search under one ranking, which can be gone on with."""
+    """A search under one ranking that can pause and go on."""
 
     def __init__(self, core: Sections, ranking: tuple[Ints, bool], capacity: int) -> None:
         m, s = len(core.size), len(core.load)
@@ -92,7 +90,7 @@ class Descent:
         return int(self.state[5])
 
     def run(self, work_limit: int) -> int:
-        """Go on until it is packed, exhausted, or out of work."""
+        """Go on until the core is packed, the search exhausted, or the work done."""
         while True:
             outcome = int(descend(self.search, work_limit))
             if outcome != CROWDED:
