@@ -1,10 +1,8 @@
 """The plan fixtures of `shared/data/mxnet` as graphs of our schema.
 
 Every fixture node is one op, recomputed copies too. Variables are parameters. A gradient of an argument is written into
-a buffer that the caller gave (grad_req=write): here the new version of a "state" resident of its size, so it lies in no
-total, and all external bytes are
-residents. An ignored input makes no read: it is an order-only edge. In-place pairs to external outputs are left out, as
-MXNet never takes them.
+a buffer of the caller (grad_req=write): a new version of a "state" resident, so it counts in no total. An ignored input
+is an order-only edge. In-place pairs to external outputs are left out, as MXNet never takes them.
 """
 
 from __future__ import annotations

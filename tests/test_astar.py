@@ -8,7 +8,6 @@ import math
 
 import cases
 import networkx as nx
-import pytest
 from exhaustive import cheapest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
@@ -123,27 +122,25 @@ def test_what_is_found_is_legal_fits_and_costs_what_it_says(
         assert naive_peak(graph, lowest.schedule, memory.alignment, memory.scope) == lowest.bound
 
 
-@pytest.mark.parametrize(
-    ("name", "budget"), [(name, budget) for name, costs in LEAST_COSTS.items() for budget in costs]
-)
-def test_public_cases_are_solved(name: str, budget: int) -> None:
-    graph = lower(cases.CASES[name].digraph())
-    check(cheapest_schedule(graph, MemoryModel(), budget), graph, MemoryModel(), budget, LEAST_COSTS[name][budget])
+def test_public_cases_are_solved() -> None:
+    for name, budget in [(name, budget) for name, costs in LEAST_COSTS.items() for budget in costs]:
+        graph = lower(cases.CASES[name].digraph())
+        check(cheapest_schedule(graph, MemoryModel(), budget), graph, MemoryModel(), budget, LEAST_COSTS[name][budget])
 
 
-@pytest.mark.parametrize("name", LEAST_PEAKS)
-def test_the_least_peaks_of_the_public_cases_are_found(name: str) -> None:
-    graph = lower(cases.CASES[name].digraph())
-    least = LEAST_PEAKS[name]
-    answer = least_peak_schedule(graph, MemoryModel(), most_bytes=kept_peak(graph))
-    assert answer.proven
-    assert answer.bound == least
+def test_the_least_peaks_of_the_public_cases_are_found() -> None:
+    for name in LEAST_PEAKS:
+        graph = lower(cases.CASES[name].digraph())
+        least = LEAST_PEAKS[name]
+        answer = least_peak_schedule(graph, MemoryModel(), most_bytes=kept_peak(graph))
+        assert answer.proven
+        assert answer.bound == least
 
 
-@pytest.mark.parametrize("name", ["C3", "C5", "C7", "C9", "C9-replayed"])
-def test_below_the_least_peak_nothing_fits_and_that_is_certain(name: str) -> None:
-    graph = lower(cases.CASES[name].digraph())
-    assert cheapest_schedule(graph, MemoryModel(), LEAST_PEAKS[name] - 1)[:3] == (None, math.inf, True)
+def test_below_the_least_peak_nothing_fits_and_that_is_certain() -> None:
+    for name in ["C3", "C5", "C7", "C9", "C9-replayed"]:
+        graph = lower(cases.CASES[name].digraph())
+        assert cheapest_schedule(graph, MemoryModel(), LEAST_PEAKS[name] - 1)[:3] == (None, math.inf, True)
 
 
 def test_what_is_known_is_only_to_be_beaten() -> None:

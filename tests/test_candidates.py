@@ -29,7 +29,7 @@ def candidates(graph: Graph | nx.DiGraph) -> list[list[str]]:
     return [[program.ops[row].name for row in members] for members in part.members]
 
 
-# ------------------------------------------------------------------------------------------------ by hand
+# by hand
 
 
 def test_every_layer_of_a_chain_is_a_candidate() -> None:
@@ -137,17 +137,11 @@ def test_what_may_run_again_is_forward_recomputable_and_on_no_storage_updated_ea
     assert part is not None
     names = [o.name for o in graph.ops]
     assert {n for n, flag in zip(names, part.droppable, strict=True) if flag} == {"a", "b"}
-    assert {n for n, flag in zip(names, part.origin, strict=True) if flag} == {
-        "a",
-        "draw",
-        "norm",
-        "running",
-        "b",
-        "loss",
-    }
+    origin = {n for n, flag in zip(names, part.origin, strict=True) if flag}
+    assert origin == {"a", "draw", "norm", "running", "b", "loss"}
 
 
-# ------------------------------------------------------------------------------------------------ by taking away
+# by taking away
 
 
 def separates(graph: Graph, root: str) -> bool:

@@ -14,7 +14,6 @@ from pathlib import Path
 import cases
 import networkx as nx
 import numpy as np
-import pytest
 from exhaustive import cheapest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
@@ -210,42 +209,40 @@ def test_the_splits_end_with_the_cheapest_runs_between_the_instants(
 PROVEN_TOGETHER = {("cm_vgg_unet", 0.5): 6.97, ("vgg16chain", 0.5): 0.38}
 
 
-@pytest.mark.parametrize(("name", "fraction"), PROVEN_TOGETHER)
-def test_plans_that_one_instant_leaves_a_gap_to_are_proven_cheapest(name: str, fraction: float, shared: Path) -> None:
-    graph = lower(remat.read(name))
-    schedule = keep_all_of(graph)
-    budget = int(fraction * schedule.peak_bytes)
-    known = PROVEN_TOGETHER[name, fraction]
-    single = certified_cost(graph, MemoryModel(), budget).cost
-    together = certified_cost(graph, MemoryModel(), budget, plan_cost=schedule.cost * (1 + (known + 0.005) / 100)).cost
-    assert 100 * (single / schedule.cost - 1) < known - 0.1
-    assert abs(100 * (together / schedule.cost - 1) - known) <= 0.006
+def test_plans_that_one_instant_leaves_a_gap_to_are_proven_cheapest(shared: Path) -> None:
+    for name, fraction in PROVEN_TOGETHER:
+        graph = lower(remat.read(name))
+        schedule = keep_all_of(graph)
+        budget = int(fraction * schedule.peak_bytes)
+        known = PROVEN_TOGETHER[name, fraction]
+        single = certified_cost(graph, MemoryModel(), budget).cost
+        together = certified_cost(
+            graph, MemoryModel(), budget, plan_cost=schedule.cost * (1 + (known + 0.005) / 100)
+        ).cost
+        assert 100 * (single / schedule.cost - 1) < known - 0.1
+        assert abs(100 * (together / schedule.cost - 1) - known) <= 0.006
 
 
 #: Where reruns themselves need the room: no instant is the first run of one.
 NOT_PROVEN = {("C2", 256), ("C2", 248)}
 
 
-@pytest.mark.parametrize(
-    ("name", "budget"), [(name, budget) for name, costs in LEAST_COSTS.items() for budget in costs]
-)
-def test_public_cases_are_proven(name: str, budget: int) -> None:
-    least = float(LEAST_COSTS[name][budget])
-    bound = certified_cost(lower(cases.CASES[name].digraph()), MemoryModel(), budget, plan_cost=least).cost
-    assert bound <= least
-    assert (bound == least) == ((name, budget) not in NOT_PROVEN)
+def test_public_cases_are_proven() -> None:
+    for name, budget in [(name, budget) for name, costs in LEAST_COSTS.items() for budget in costs]:
+        least = float(LEAST_COSTS[name][budget])
+        bound = certified_cost(lower(cases.CASES[name].digraph()), MemoryModel(), budget, plan_cost=least).cost
+        assert bound <= least
+        assert (bound == least) == ((name, budget) not in NOT_PROVEN)
 
 
-@pytest.mark.parametrize(
-    ("length", "budget"), [(8, 3), (8, 4), (12, 3), (16, 3), (24, 3), (12, 4), (16, 5), (24, 10), (40, 3)]
-)
-def test_nested_reruns_of_a_chain_are_counted_each_time(length: int, budget: int) -> None:
-    graph = lower(cases.digraph(cases.chain(length), ("g0",)))
-    least = float(_reversal(length, budget) + length + 1)
-    bound = certified_cost(graph, MemoryModel(), budget, plan_cost=least).cost
-    assert bound <= least
-    if (budget, length) in {(3, 8), (4, 8), (3, 12), (3, 16), (3, 24), (10, 24)}:
-        assert bound == least
+def test_nested_reruns_of_a_chain_are_counted_each_time() -> None:
+    for length, budget in [(8, 3), (8, 4), (12, 3), (16, 3), (24, 3), (12, 4), (16, 5), (24, 10), (40, 3)]:
+        graph = lower(cases.digraph(cases.chain(length), ("g0",)))
+        least = float(_reversal(length, budget) + length + 1)
+        bound = certified_cost(graph, MemoryModel(), budget, plan_cost=least).cost
+        assert bound <= least
+        if (budget, length) in {(3, 8), (4, 8), (3, 12), (3, 16), (3, 24), (10, 24)}:
+            assert bound == least
 
 
 @cache
@@ -276,10 +273,10 @@ def test_a_search_goes_on_from_where_it_ended() -> None:
     assert in_steps.solved == at_once.solved
 
 
-@pytest.mark.parametrize("costs", [[0.1, 0.2, 0.3, 0.7] * 2, [1e-9, 3e-7, 1e-3, 1.0] * 2, [1 / 3] * 7])
-def test_rounding_never_lifts_what_a_series_proves_above_a_plan(costs: list[float]) -> None:
-    graph = layers(costs)
-    for slots in range(3, len(costs) + 1):
-        least = least_cost(graph, slots)
-        assert least is not None
-        assert certified_cost(graph, MemoryModel(), slots, plan_cost=2 * least).cost <= least
+def test_rounding_never_lifts_what_a_series_proves_above_a_plan() -> None:
+    for costs in [[0.1, 0.2, 0.3, 0.7] * 2, [1e-09, 3e-07, 0.001, 1.0] * 2, [1 / 3] * 7]:
+        graph = layers(costs)
+        for slots in range(3, len(costs) + 1):
+            least = least_cost(graph, slots)
+            assert least is not None
+            assert certified_cost(graph, MemoryModel(), slots, plan_cost=2 * least).cost <= least

@@ -51,52 +51,43 @@ def best(incumbent: list[Trial]) -> Trial:
     return min(incumbent, key=lambda trial: trial.cost_bytes >> 20)
 
 
-@pytest.mark.parametrize("name", TRACES)
-def test_every_trial_has_the_original_threshold_x_y_and_cost(shared: Path, name: str) -> None:
-    ours = [
-        {
-            "phase": trial.phase,
-            "B_MB": trial.threshold_mib,
-            "x_bytes": trial.kept_bytes,
-            "y_bytes": trial.segment_bytes,
-            "cost_MB": trial.cost_bytes >> 20,
-        }
-        for trial in searched(name)[2]
-    ]
-    original = [{key: row[key] for key in ours[0]} for row in read(shared, name)["trace"]]
-    assert ours == original
+def test_every_trial_has_the_original_threshold_x_y_and_cost(shared: Path) -> None:
+    for name in TRACES:
+        keys = ("phase", "B_MB", "x_bytes", "y_bytes", "cost_MB")
+        ours = [(*trial[:4], trial.cost_bytes >> 20) for trial in searched(name)[2]]
+        assert ours == [tuple(row[key] for key in keys) for row in read(shared, name)["trace"]]
 
 
-@pytest.mark.parametrize("name", TRACES)
-def test_the_best_plan_costs_the_original_bytes(shared: Path, name: str) -> None:
-    original = read(shared, name)["best"]
-    found = best(searched(name)[2])
-    assert found.threshold_mib == original["B_MB"]
-    assert found.cost_bytes == original["total_bytes"]
+def test_the_best_plan_costs_the_original_bytes(shared: Path) -> None:
+    for name in TRACES:
+        original = read(shared, name)["best"]
+        found = best(searched(name)[2])
+        assert found.threshold_mib == original["B_MB"]
+        assert found.cost_bytes == original["total_bytes"]
 
 
-@pytest.mark.parametrize("name", TRACES)
-def test_every_output_has_the_original_mark_and_the_same_ops_run_twice(shared: Path, name: str) -> None:
-    graph, evaluator, incumbent = searched(name)
-    keep = best(incumbent).keep
-    runs = np.bincount(planned_sequence(evaluator, keep), minlength=len(graph.ops))
-    rows = evaluator.encoded.op_index
-    decisions = read(shared, name)["decisions"]
-    assert [
-        [row[0], "keep" if keep[rows[row[0]]] else "mirror", int(runs[rows[row[0]]] == 2)] for row in decisions
-    ] == [[row[0], row[2], row[4]] for row in decisions]
+def test_every_output_has_the_original_mark_and_the_same_ops_run_twice(shared: Path) -> None:
+    for name in TRACES:
+        graph, evaluator, incumbent = searched(name)
+        keep = best(incumbent).keep
+        runs = np.bincount(planned_sequence(evaluator, keep), minlength=len(graph.ops))
+        rows = evaluator.encoded.op_index
+        decisions = read(shared, name)["decisions"]
+        assert [
+            [row[0], "keep" if keep[rows[row[0]]] else "mirror", int(runs[rows[row[0]]] == 2)] for row in decisions
+        ] == [[row[0], row[2], row[4]] for row in decisions]
 
 
-@pytest.mark.parametrize("name", PLANS)
-def test_the_planned_order_is_the_original_one(shared: Path, name: str) -> None:
-    graph, evaluator, incumbent = searched(PLANS[name])
-    seen: set[str] = set()
-    ours = []
-    for row in planned_sequence(evaluator, best(incumbent).keep).tolist():
-        op = graph.ops[row]
-        ours.append((op.op, op.phase if op.name not in seen else "recompute"))
-        seen.add(op.name)
-    assert ours == [(node["op"], node["phase"]) for node in read(shared, name)["nodes"]]
+def test_the_planned_order_is_the_original_one(shared: Path) -> None:
+    for name in PLANS:
+        graph, evaluator, incumbent = searched(PLANS[name])
+        seen: set[str] = set()
+        ours = []
+        for row in planned_sequence(evaluator, best(incumbent).keep).tolist():
+            op = graph.ops[row]
+            ours.append((op.op, op.phase if op.name not in seen else "recompute"))
+            seen.add(op.name)
+        assert ours == [(node["op"], node["phase"]) for node in read(shared, name)["nodes"]]
 
 
 def test_the_search_on_995_layers_is_interactive() -> None:
@@ -139,8 +130,7 @@ def test_a_program_that_updates_between_backward_ops_has_no_plan_that_runs_forwa
     `used` runs.
     """
     graph = nx.DiGraph()
-    graph.add_node("w1", nbytes=10, kind="parameter")
-    graph.add_node("w2", nbytes=10, kind="parameter")
+    graph.add_nodes_from(("w1", "w2"), nbytes=10, kind="parameter")
     graph.add_node("a", nbytes=1, phase="forward")
     graph.add_node("large", nbytes=100, phase="forward")
     for k in (1, 2):
@@ -149,16 +139,8 @@ def test_a_program_that_updates_between_backward_ops_has_no_plan_that_runs_forwa
             graph.add_node("u1", nbytes=10, phase="update", updates=((0, 0),), recomputable=False)
             graph.add_node("used", nbytes=1, phase="backward", output=True)
     graph.add_node("u2", nbytes=10, phase="update", updates=((0, 0),), recomputable=False)
-    reads = (
-        ("a", "w1"),
-        ("large", "w1"),
-        ("g1", "a"),
-        ("g2", "a"),
-        ("u1", "w1", "g1"),
-        ("used", "large"),
-        ("u2", "w2", "g2"),
-    )
-    for reader, *read in reads:
+    reads = ("a w1", "large w1", "g1 a", "g2 a", "u1 w1 g1", "used large", "u2 w2 g2")
+    for reader, *read in map(str.split, reads):
         for position, value in enumerate(read):
             graph.add_edge(value, reader, at=(position,))
     graph.add_edge("u1", "used", reads=(), at=())

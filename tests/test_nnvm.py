@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mxnet import MEMORY, Fixture, just_in_time, recomputed, second_runs, split_heads
 from naive import Moment, _compute, _free, history, keep_all, overlaps, stacked
+from programs import op, steps
 from strategies import digraphs, memory_models
 from test_kernels import loose_schedules
 
@@ -27,7 +29,7 @@ from planner import Graph, MemoryModel, Op, PlannerError, ScheduleError, Tensor,
 from planner.analysis.evaluator import Evaluator
 from planner.kernels import block_sharing as kernels
 from planner.mxnet.nnvm import Sharing, fold_additions, nnvm, share_blocks
-from planner.schedule import Compute, Free, Schedule
+from planner.schedule import Compute, Schedule
 
 FILES = (
     "resnet_3-4-6-3_sharing.json",
@@ -44,13 +46,9 @@ PLANS = ("resnet_3-4-6-3", "resnet_3-8-36-3", "lstm_4x1024_t64")
 MIB = 2**20
 
 
-@pytest.fixture
-def fixture(request: pytest.FixtureRequest, shared: Path) -> Fixture:
-    return mxnet.load(shared / mxnet.FOLDER / request.param)
-
-
-def over(*names: str) -> Any:
-    return pytest.mark.parametrize("fixture", names, indirect=True)
+def fixtures(shared: Path, *names: str) -> Iterator[Fixture]:
+    """The fixtures of these files, each loaded once."""
+    return (mxnet.load(shared / mxnet.FOLDER / name) for name in names)
 
 
 def entry_blocks(fixture: Fixture, sharing: Sharing, block: Any = None) -> list[int]:
@@ -61,15 +59,17 @@ def entry_blocks(fixture: Fixture, sharing: Sharing, block: Any = None) -> list[
     return [int(of_value[value_index[name]]) for name in fixture.value_of]
 
 
-# ------------------------------------------------------------------------------------------------ the fixtures
+# the fixtures
 
 
-@over(*FILES)
-def test_the_total_at_every_match_range_is_the_originals(fixture: Fixture) -> None:
-    for match_range, golden in fixture.golden["by_match_range"].items():
-        sharing = share_blocks(fixture.evaluator(), fixture.schedule(), match_range=int(match_range))
-        assert (sharing.total_bytes, len(sharing.block_bytes)) == (golden["total_bytes"], golden["blocks"]), match_range
-        assert sharing.total_bytes // MIB == golden["reported_MB"]
+def test_the_total_at_every_match_range_is_the_originals(shared: Path) -> None:
+    for fixture in fixtures(shared, *FILES):
+        for match_range, golden in fixture.golden["by_match_range"].items():
+            sharing = share_blocks(fixture.evaluator(), fixture.schedule(), match_range=int(match_range))
+            assert (sharing.total_bytes, len(sharing.block_bytes)) == (golden["total_bytes"], golden["blocks"]), (
+                match_range
+            )
+            assert sharing.total_bytes // MIB == golden["reported_MB"]
 
 
 def test_the_totals_of_the_fixtures_are_51(shared: Path) -> None:
@@ -79,124 +79,129 @@ def test_the_totals_of_the_fixtures_are_51(shared: Path) -> None:
     assert all(golden["by_match_range"]["0"]["total_bytes"] == golden["inplace_only_total_bytes"] for golden in tables)
 
 
-@over(*FILES)
-def test_every_entry_lies_in_the_block_the_original_gave_it_at_every_stored_range(fixture: Fixture) -> None:
-    ranges = {16, *map(int, fixture.golden.get("storage_by_match_range", {}))}
-    assert len(ranges) == (1 if "15-120" in fixture.name else len(fixture.golden["by_match_range"]))
-    for match_range in ranges:
-        sharing = share_blocks(fixture.evaluator(), fixture.schedule(), match_range=match_range)
-        assert entry_blocks(fixture, sharing) == fixture.blocks(match_range), match_range
+def test_every_entry_lies_in_the_block_the_original_gave_it_at_every_stored_range(shared: Path) -> None:
+    for fixture in fixtures(shared, *FILES):
+        ranges = {16, *map(int, fixture.golden.get("storage_by_match_range", {}))}
+        assert len(ranges) == (1 if "15-120" in fixture.name else len(fixture.golden["by_match_range"]))
+        for match_range in ranges:
+            sharing = share_blocks(fixture.evaluator(), fixture.schedule(), match_range=match_range)
+            assert entry_blocks(fixture, sharing) == fixture.blocks(match_range), match_range
 
 
-@over(*FILES)
-def test_as_many_inplace_pairs_happen_as_in_the_original(fixture: Fixture) -> None:
-    assert share_blocks(fixture.evaluator(), fixture.schedule()).pairs_taken == fixture.golden["inplace_pairs_taken"]
-
-
-@over(*FILES)
-def test_without_inplace_pairs_the_totals_are_the_originals_with_and_without_sharing(fixture: Fixture) -> None:
-    evaluator = Evaluator(fixture.graph_without_inplace, MEMORY)
-    shared_blocks, own_blocks = (share_blocks(evaluator, fixture.schedule(), match_range=r) for r in (16, 0))
-    assert shared_blocks.total_bytes == fixture.golden["shared_no_inplace_total_bytes"]
-    assert own_blocks.total_bytes == fixture.golden["no_sharing_total_bytes"]
-    assert shared_blocks.pairs_taken == own_blocks.pairs_taken == 0
-
-
-@over(*FILES)
-def test_the_judges_peak_is_the_live_peak_with_and_without_inplace(fixture: Fixture) -> None:
-    schedule = fixture.schedule()
-    assert simulate(fixture.graph, schedule, memory=MEMORY).peak_bytes == fixture.golden["live_peak_inplace_bytes"]
-    assert (
-        simulate(fixture.graph_without_inplace, schedule, memory=MEMORY).peak_bytes == fixture.golden["live_peak_bytes"]
-    )
-
-
-@over(*FILES)
-def test_external_entries_are_residents(fixture: Fixture) -> None:
-    golden = fixture.golden
-    residents = simulate(fixture.graph, fixture.schedule(), memory=MemoryModel(scope="total")).resident_bytes
-    assert residents == golden["external_variable_bytes"] + golden["external_gradient_bytes"]
-
-
-@over("lstm_4x1024_t64_sharing.json.gz", "lstm_4x1024_t64_memonger.json.gz")
-def test_after_the_add_to_pass_every_entry_of_the_lstm_lies_where_the_log_shows_it(fixture: Fixture) -> None:
-    sharing = share_blocks(fixture.evaluator(), fixture.schedule())
-    folded = entry_blocks(fixture, sharing, fold_additions(fixture.graph, sharing))
-    assert folded == [-1 if e["external"] else e.get("logged_storage", e["storage"]) for e in fixture.entries]
-    redirected = sum(a != b for a, b in zip(folded, entry_blocks(fixture, sharing), strict=True))
-    assert redirected == fixture.golden["addto_redirected_entries"] == 1197
-
-
-@over("resnet_3-4-6-3_sharing.json", "inception_bn_sharing.json")
-def test_colours_cost_what_they_cost_in_the_original(fixture: Fixture) -> None:
-    totals = [share_blocks(fixture.evaluator(), fixture.schedule(), colours=k).total_bytes // MIB for k in (1, 2, 4, 8)]
-    assert totals == ([1340, 1395, 1451, 1451] if "inception" in fixture.name else [3539] * 4)
-
-
-@over(*FILES)
-def test_the_judge_accepts_the_allocation_and_its_arena_is_the_total(fixture: Fixture) -> None:
-    schedule = fixture.schedule()
-    for options in ({}, {"match_range": 0}, {"match_range": 2, "colours": 4}) if fixture.name not in LARGEST else ({},):
-        allocation = nnvm(fixture.graph, schedule, memory=MEMORY, **options)
-        trace = simulate(fixture.graph, schedule, memory=MEMORY, allocation=allocation)
-        assert trace.arena_bytes == share_blocks(fixture.evaluator(), schedule, **options).total_bytes
-
-
-@pytest.mark.parametrize("name", PLANS)
-def test_recomputation_by_second_runs_of_an_op_gets_the_blocks_of_the_originals_copies(name: str, shared: Path) -> None:
-    plain, planned = (
-        mxnet.load(next((shared / mxnet.FOLDER).glob(f"{name}_{plan}.json*"))) for plan in ("sharing", "memonger")
-    )
-    graph = split_heads(plain, recomputed(planned))
-    evaluator = Evaluator(graph, MEMORY)
-    order = second_runs(plain, planned, graph)
-    rows = np.array([evaluator.encoded.op_index[op] for op in order])
-    unsplit = np.array([plain.evaluator().encoded.op_index[op.removesuffix(" again")] for op in order])
-    for match_range in (0, 2, 16):
-        ours = share_blocks(evaluator, rows, match_range=match_range)
-        theirs = share_blocks(planned.evaluator(), planned.schedule(), match_range=match_range)
-        assert ours.block.tolist() == theirs.block.tolist()
+def test_as_many_inplace_pairs_happen_as_in_the_original(shared: Path) -> None:
+    for fixture in fixtures(shared, *FILES):
         assert (
-            share_blocks(plain.evaluator(), unsplit, match_range=match_range, first_outputs=True).block.tolist()
-            == ours.block.tolist()
+            share_blocks(fixture.evaluator(), fixture.schedule()).pairs_taken == fixture.golden["inplace_pairs_taken"]
         )
-        assert ours.total_bytes == planned.golden["by_match_range"][str(match_range)]["total_bytes"]
-    schedule = evaluator.schedule(rows)
-    allocation = nnvm(graph, schedule, memory=MEMORY)
-    assert (
-        simulate(graph, schedule, memory=MEMORY, allocation=allocation).arena_bytes
-        == planned.golden["shared_total_bytes"]
-    )
 
 
-@over(LARGEST)
-def test_the_originals_plan_for_995_layers_takes_4091_mb_and_the_originals_bytes_at_every_range(
-    fixture: Fixture, shared: Path
-) -> None:
-    trace = json.loads(gzip.decompress((shared / mxnet.FOLDER / "alg3_resnet_15-120-180-15.json.gz").read_bytes()))
-    again = {name for name, *_, recomputed in trace["decisions"] if recomputed}
-    graph = split_heads(fixture, again)
-    evaluator = Evaluator(graph, MEMORY)
-    order = np.array([evaluator.encoded.op_index[op] for op in just_in_time(graph, again)])
-    totals = {
-        r: share_blocks(evaluator, order, match_range=int(r)).total_bytes for r in ("0", "1", "2", "4", "8", "16")
-    }
-    assert totals == trace["best"]["total_bytes_by_match_range"]
-    assert totals["16"] == 4289839104
-    assert evaluator.evaluate(order) == (trace["best"]["live_peak_bytes"], len(order))
-    assert len(order) == 6640 + 3272
+def test_without_inplace_pairs_the_totals_are_the_originals_with_and_without_sharing(shared: Path) -> None:
+    for fixture in fixtures(shared, *FILES):
+        evaluator = Evaluator(fixture.graph_without_inplace, MEMORY)
+        shared_blocks, own_blocks = (share_blocks(evaluator, fixture.schedule(), match_range=r) for r in (16, 0))
+        assert shared_blocks.total_bytes == fixture.golden["shared_no_inplace_total_bytes"]
+        assert own_blocks.total_bytes == fixture.golden["no_sharing_total_bytes"]
+        assert shared_blocks.pairs_taken == own_blocks.pairs_taken == 0
 
 
-@over(LARGEST)
-def test_995_layers_are_allocated_in_well_under_half_a_second(fixture: Fixture) -> None:
-    schedule = fixture.schedule()
-    nnvm(fixture.graph, schedule, memory=MEMORY)
-    start = time.process_time()
-    nnvm(fixture.graph, schedule, memory=MEMORY)
-    assert time.process_time() - start < 0.5
+def test_the_judges_peak_is_the_live_peak_with_and_without_inplace(shared: Path) -> None:
+    for fixture in fixtures(shared, *FILES):
+        schedule = fixture.schedule()
+        assert simulate(fixture.graph, schedule, memory=MEMORY).peak_bytes == fixture.golden["live_peak_inplace_bytes"]
+        assert (
+            simulate(fixture.graph_without_inplace, schedule, memory=MEMORY).peak_bytes
+            == fixture.golden["live_peak_bytes"]
+        )
 
 
-# ------------------------------------------------------------------------------------------------ by hand
+def test_external_entries_are_residents(shared: Path) -> None:
+    for fixture in fixtures(shared, *FILES):
+        golden = fixture.golden
+        residents = simulate(fixture.graph, fixture.schedule(), memory=MemoryModel(scope="total")).resident_bytes
+        assert residents == golden["external_variable_bytes"] + golden["external_gradient_bytes"]
+
+
+def test_after_the_add_to_pass_every_entry_of_the_lstm_lies_where_the_log_shows_it(shared: Path) -> None:
+    for fixture in fixtures(shared, "lstm_4x1024_t64_sharing.json.gz", "lstm_4x1024_t64_memonger.json.gz"):
+        sharing = share_blocks(fixture.evaluator(), fixture.schedule())
+        folded = entry_blocks(fixture, sharing, fold_additions(fixture.graph, sharing))
+        assert folded == [-1 if e["external"] else e.get("logged_storage", e["storage"]) for e in fixture.entries]
+        redirected = sum(a != b for a, b in zip(folded, entry_blocks(fixture, sharing), strict=True))
+        assert redirected == fixture.golden["addto_redirected_entries"] == 1197
+
+
+def test_colours_cost_what_they_cost_in_the_original(shared: Path) -> None:
+    for fixture in fixtures(shared, "resnet_3-4-6-3_sharing.json", "inception_bn_sharing.json"):
+        totals = [
+            share_blocks(fixture.evaluator(), fixture.schedule(), colours=k).total_bytes // MIB for k in (1, 2, 4, 8)
+        ]
+        assert totals == ([1340, 1395, 1451, 1451] if "inception" in fixture.name else [3539] * 4)
+
+
+def test_the_judge_accepts_the_allocation_and_its_arena_is_the_total(shared: Path) -> None:
+    for fixture in fixtures(shared, *FILES):
+        schedule = fixture.schedule()
+        for options in (
+            ({}, {"match_range": 0}, {"match_range": 2, "colours": 4}) if fixture.name not in LARGEST else ({},)
+        ):
+            allocation = nnvm(fixture.graph, schedule, memory=MEMORY, **options)
+            trace = simulate(fixture.graph, schedule, memory=MEMORY, allocation=allocation)
+            assert trace.arena_bytes == share_blocks(fixture.evaluator(), schedule, **options).total_bytes
+
+
+def test_recomputation_by_second_runs_of_an_op_gets_the_blocks_of_the_originals_copies(shared: Path) -> None:
+    for name in PLANS:
+        plain, planned = (
+            mxnet.load(next((shared / mxnet.FOLDER).glob(f"{name}_{plan}.json*"))) for plan in ("sharing", "memonger")
+        )
+        graph = split_heads(plain, recomputed(planned))
+        evaluator = Evaluator(graph, MEMORY)
+        order = second_runs(plain, planned, graph)
+        rows = np.array([evaluator.encoded.op_index[op] for op in order])
+        unsplit = np.array([plain.evaluator().encoded.op_index[op.removesuffix(" again")] for op in order])
+        for match_range in (0, 2, 16):
+            ours = share_blocks(evaluator, rows, match_range=match_range)
+            theirs = share_blocks(planned.evaluator(), planned.schedule(), match_range=match_range)
+            assert ours.block.tolist() == theirs.block.tolist()
+            assert (
+                share_blocks(plain.evaluator(), unsplit, match_range=match_range, first_outputs=True).block.tolist()
+                == ours.block.tolist()
+            )
+            assert ours.total_bytes == planned.golden["by_match_range"][str(match_range)]["total_bytes"]
+        schedule = evaluator.schedule(rows)
+        allocation = nnvm(graph, schedule, memory=MEMORY)
+        assert (
+            simulate(graph, schedule, memory=MEMORY, allocation=allocation).arena_bytes
+            == planned.golden["shared_total_bytes"]
+        )
+
+
+def test_the_originals_plan_for_995_layers_takes_4091_mb_and_the_originals_bytes_at_every_range(shared: Path) -> None:
+    for fixture in fixtures(shared, LARGEST):
+        trace = json.loads(gzip.decompress((shared / mxnet.FOLDER / "alg3_resnet_15-120-180-15.json.gz").read_bytes()))
+        again = {name for name, *_, recomputed in trace["decisions"] if recomputed}
+        graph = split_heads(fixture, again)
+        evaluator = Evaluator(graph, MEMORY)
+        order = np.array([evaluator.encoded.op_index[op] for op in just_in_time(graph, again)])
+        totals = {
+            r: share_blocks(evaluator, order, match_range=int(r)).total_bytes for r in ("0", "1", "2", "4", "8", "16")
+        }
+        assert totals == trace["best"]["total_bytes_by_match_range"]
+        assert totals["16"] == 4289839104
+        assert evaluator.evaluate(order) == (trace["best"]["live_peak_bytes"], len(order))
+        assert len(order) == 6640 + 3272
+
+
+def test_995_layers_are_allocated_in_well_under_half_a_second(shared: Path) -> None:
+    for fixture in fixtures(shared, LARGEST):
+        schedule = fixture.schedule()
+        nnvm(fixture.graph, schedule, memory=MEMORY)
+        start = time.process_time()
+        nnvm(fixture.graph, schedule, memory=MEMORY)
+        assert time.process_time() - start < 0.5
+
+
+# by hand
 
 
 def ops(*rows: tuple[str, int, str], **attributes: dict[str, Any]) -> Graph:
@@ -204,12 +209,7 @@ def ops(*rows: tuple[str, int, str], **attributes: dict[str, Any]) -> Graph:
     read = {name for _, _, reads in rows for name in reads.split()}
     return Graph(
         [
-            Op(
-                name,
-                (Tensor(name, nbytes, output=name not in read),),
-                reads=tuple(reads.split()),
-                **attributes.get(name, {}),
-            )
+            op(name, *reads.split(), nbytes=nbytes, output=name not in read, **attributes.get(name, {}))
             for name, nbytes, reads in rows
         ]
     )
@@ -227,9 +227,8 @@ def blocks_of(graph: Graph, schedule: Schedule | None = None, **options: Any) ->
 FREE_BLOCKS = (("a", 4, ""), ("b", 9, ""), ("c", 30, ""), ("d", 0, "a"), ("e", 0, "b"), ("f", 0, "c"))
 
 
-@pytest.mark.parametrize(
-    ("nbytes", "match_range", "block", "grown"),
-    [
+def test_a_request_takes_the_smallest_block_within_the_range_above_else_the_largest_below() -> None:
+    for nbytes, match_range, block, grown in [
         (8, 16, "b", 9),  # the smallest not below it
         (10, 16, "c", 30),  # upward first, however far within the range
         (10, 2, "b", 10),  # 30 > 2 * 10: downward, the largest, which grows
@@ -241,26 +240,19 @@ FREE_BLOCKS = (("a", 4, ""), ("b", 9, ""), ("c", 30, ""), ("d", 0, "a"), ("e", 0
         (8, 1, None, 8),
         (9, 0, None, 9),  # 0 never shares
         (5, 2**70, "b", 9),
-    ],
-)
-def test_a_request_takes_the_smallest_block_within_the_range_above_else_the_largest_below(
-    nbytes: int, match_range: int, block: str | None, grown: int
-) -> None:
-    graph = ops(*FREE_BLOCKS, ("q", nbytes, "d e f"))
-    found, sizes = blocks_of(graph, match_range=match_range)
-    assert found["q"] == (found[block] if block else len(sizes) - 1)
-    assert sizes[found["q"]] == grown
-    assert len(sizes) == (3 if block else 4)
+    ]:
+        graph = ops(*FREE_BLOCKS, ("q", nbytes, "d e f"))
+        found, sizes = blocks_of(graph, match_range=match_range)
+        assert found["q"] == (found[block] if block else len(sizes) - 1)
+        assert sizes[found["q"]] == grown
+        assert len(sizes) == (3 if block else 4)
 
 
-@pytest.mark.parametrize(("nbytes", "block"), [(6, "b"), (5, "b"), (7, "a")])
-def test_among_equal_blocks_the_first_released_serves_upward_and_the_last_released_downward(
-    nbytes: int, block: str
-) -> None:
-    # b is released before a
-    graph = ops(("a", 6, ""), ("b", 6, ""), ("d", 0, "b"), ("e", 0, "a"), ("q", nbytes, "d e"))
-    found, _ = blocks_of(graph)
-    assert found["q"] == found[block]
+def test_among_equal_blocks_the_first_released_serves_upward_and_the_last_released_downward() -> None:
+    for nbytes, block in [(6, "b"), (5, "b"), (7, "a")]:
+        graph = ops(("a", 6, ""), ("b", 6, ""), ("d", 0, "b"), ("e", 0, "a"), ("q", nbytes, "d e"))
+        found, _ = blocks_of(graph)
+        assert found["q"] == found[block]
 
 
 def test_outputs_are_served_largest_first_and_equal_ones_from_the_last() -> None:
@@ -282,19 +274,14 @@ def test_an_input_read_twice_is_not_taken_though_rule_10_allows_it_and_the_judge
     found, _ = blocks_of(graph)
     assert found["sum"] != found["a"]
     assert simulate(graph, keep_all(graph)).inplace_taken == ((1, "sum", "a"),)
-    assert (
-        simulate(graph, keep_all(graph), allocation=nnvm(graph, keep_all(graph), memory=MemoryModel())).arena_bytes == 8
-    )
+    allocation = nnvm(graph, keep_all(graph), memory=MemoryModel())
+    assert simulate(graph, keep_all(graph), allocation=allocation).arena_bytes == 8
 
 
 def test_no_pair_is_added_where_rule_10_gave_the_input_to_an_output_that_nobody_uses() -> None:
     pairs = ((0, 0, False), (0, 1, False))
-    graph = Graph(
-        [
-            Op("a", (Tensor("a", 4),)),
-            Op("s", (Tensor("s:0", 4), Tensor("s:1", 4, output=True)), reads=("a",), inplace=pairs),
-        ]
-    )
+    both = Op("s", (Tensor("s:0", 4), Tensor("s:1", 4, output=True)), reads=("a",), inplace=pairs)
+    graph = Graph([op("a", nbytes=4), both])
     assert simulate(graph, keep_all(graph)).inplace_taken == ((1, "s:0", "a"),)
     assert blocks_of(graph)[0] == {"a": 0, "s:1": 1, "s:0": 2}
     simulate(graph, keep_all(graph), allocation=nnvm(graph, keep_all(graph), memory=MemoryModel()))
@@ -307,7 +294,7 @@ def test_no_pair_is_added_where_rule_10_gave_the_output_to_an_input_that_is_read
     assert blocks_of(graph)[0] == {"a": 0, "b": 1, "s": 2}
     simulate(graph, keep_all(graph), allocation=nnvm(graph, keep_all(graph), memory=MemoryModel()))
     graph = ops(("a", 4, ""), ("v", 4, "a"), ("b", 4, ""), ("s", 4, "v b"), v={"view": ((0, 0, 0),)}, s=IN_PLACE)
-    late = Schedule.of([*map(Compute, ("a", "v", "b", "s")), *map(Free, ("a", "v", "b"))])  # a is last read by v
+    late = steps("a v b s -a -v -b")  # a is last read by v
     assert simulate(graph, late).inplace_taken == ((3, "s", "v"),)
     assert blocks_of(graph, late)[0] == {"a": 0, "v": 0, "b": 1, "s": 2}
     simulate(graph, late, allocation=nnvm(graph, late, memory=MemoryModel()))
@@ -340,32 +327,18 @@ def test_workspace_and_the_copy_of_a_kept_sibling_are_requests_of_one_step() -> 
     assert blocks_of(graph) == ({"a": 0, "b": 1}, [4, 4, 3])
     pair = Op("pair", (Tensor("pair:0", 4), Tensor("pair:1", 8)))
     graph = Graph([pair, *ops(("a", 1, "")).ops, Op("b", (Tensor("b", 1, output=True),), reads=("pair:0", "pair:1"))])
-    steps = [
-        Compute("pair"),
-        Free("pair:0"),
-        Compute("pair"),
-        Compute("a"),
-        Compute("b"),
-        Free("pair:0"),
-        Free("pair:1"),
-    ]
-    allocation = nnvm(graph, Schedule.of(steps), memory=MemoryModel())
+    allocation = nnvm(graph, steps("pair -pair:0 pair a b -pair:0 -pair:1"), memory=MemoryModel())
     found = [(b.value, b.execution, b.start, b.end, b.offset) for b in allocation.buffers]
-    # pair:1 in block 0, pair:0 in block 1; the copy of pair:1 takes block 1, which grows; then pair:0 needs one of its
-    # own
+    # pair:1 in block 0, pair:0 in block 1; the copy of pair:1 takes block 1, which grows; then pair:0 needs another.
     assert found == [
-        ("pair:0", 0, 0, 1, 8),
-        ("pair:1", 0, 0, 4, 0),
-        ("pair:0", 1, 1, 4, 16),
-        ("pair:1", 1, 1, 2, 8),
-        ("a", 0, 2, 4, 8),
-        ("b", 0, 3, 4, 20),
-    ]
+        ("pair:0", 0, 0, 1, 8), ("pair:1", 0, 0, 4, 0), ("pair:0", 1, 1, 4, 16),
+        ("pair:1", 1, 1, 2, 8), ("a", 0, 2, 4, 8), ("b", 0, 3, 4, 20),
+    ]  # fmt: skip
 
 
 def test_a_value_freed_late_or_never_keeps_its_block_and_is_not_taken_in_place() -> None:
     graph = ops(("a", 4, ""), ("b", 4, "a"), ("c", 4, "b"), b={"inplace": ((0, 0, False),)})
-    late = Schedule.of([Compute("a"), Compute("b"), Compute("c"), Free("a"), Free("b")])
+    late = steps("a b c -a -b")
     assert blocks_of(graph)[0] == {"a": 0, "b": 0, "c": 1}
     assert blocks_of(graph, late)[0] == {"a": 0, "b": 1, "c": 2}
 
@@ -375,25 +348,14 @@ def test_sizes_are_rounded_up_and_values_without_bytes_have_no_block() -> None:
     memory = MemoryModel(alignment=4)
     allocation = nnvm(graph, keep_all(graph), memory=memory)
     trace = simulate(graph, keep_all(graph), memory=memory, allocation=allocation)
-    assert [(b.value, b.nbytes, b.offset) for b in allocation.buffers if b.nbytes] == [
-        ("a", 8, 0),
-        ("b", 8, 0),
-        ("c", 4, 8),
-        ("b", 3, 8),
-    ]
+    found = [(b.value, b.nbytes, b.offset) for b in allocation.buffers if b.nbytes]
+    assert found == [("a", 8, 0), ("b", 8, 0), ("c", 4, 8), ("b", 3, 8)]
     assert trace.arena_bytes == 12
 
 
 def test_a_colour_keeps_parallel_paths_apart() -> None:
-    rows = [
-        ("x", 1, ""),
-        ("l1", 8, "x"),
-        ("l2", 4, "l1"),
-        ("r1", 8, "x"),
-        ("r2", 4, "r1"),
-        ("l3", 4, "l2"),
-        ("z", 1, "l3 r2"),
-    ]
+    rows = [("x", 1, ""), ("l1", 8, "x"), ("l2", 4, "l1"), ("r1", 8, "x"), ("r2", 4, "r1"), ("l3", 4, "l2")]
+    rows.append(("z", 1, "l3 r2"))
     one, _ = blocks_of(ops(*rows))
     assert one["r1"] == one["l1"]  # r1 has to wait until l2 has read l1
     two, _ = blocks_of(ops(*rows), colours=2)
@@ -416,7 +378,7 @@ def test_an_illegal_schedule_or_sequence_is_refused() -> None:
         share_blocks(Evaluator(graph, MemoryModel()), np.array([1, 0]))
 
 
-# ------------------------------------------------------------------------------------------------ the slow twin
+# the slow twin
 
 
 class Twin(NamedTuple):
@@ -520,16 +482,13 @@ def twin(graph: Graph, schedule: Schedule, memory: MemoryModel, match_range: int
         before = (history_of(graph, steps, k - 1, allowed) if k else start_of(graph)).on
         happened = set(lawful[k].inplace) - set(lawful[k - 1].inplace if k else ())
         for output, _, value in happened:
-            names = [
-                name for name, storage in history_of(graph, steps, k, allowed).on.items() if storage == before[value]
-            ]
-            old = sum(
-                life(steps, graph, lawful, name, k).uses_from(k) for name in names if before.get(name) == before[value]
-            )
-            views = sum(
-                life(steps, graph, lawful, name, k, made=True).uses_from(k) for name in names if name not in before
-            )
-            used = life(steps, graph, lawful, output, k, made=True).uses_from(k)
+            on = history_of(graph, steps, k, allowed).on
+            names = [name for name, storage in on.items() if storage == before[value]]
+            kept = [name for name in names if before.get(name) == before[value]]
+            old = sum(NameLife(steps, graph, lawful, name, k).uses_from(k) for name in kept)
+            fresh_views = [name for name in names if name not in before]
+            views = sum(NameLife(steps, graph, lawful, name, k, made=True).uses_from(k) for name in fresh_views)
+            used = NameLife(steps, graph, lawful, output, k, made=True).uses_from(k)
             identity = next(flag for i, o, flag in op.inplace if op.outputs[o].name == output and op.reads[i] == value)
             if used and (old + views == 1 or identity):
                 allowed.add((output, run, value))
@@ -555,7 +514,7 @@ def twin(graph: Graph, schedule: Schedule, memory: MemoryModel, match_range: int
                 if steps[j].value in before
                 and before[steps[j].value] == storage
                 and now.on.get(steps[j].value) == storage
-                and life(steps, graph, lawful, steps[j].value, k).held
+                and NameLife(steps, graph, lawful, steps[j].value, k).held
             ]
             places = [i for i, value in enumerate(op.reads) if before[value] == storage]
             if holds:
@@ -563,9 +522,8 @@ def twin(graph: Graph, schedule: Schedule, memory: MemoryModel, match_range: int
             elif places:
                 released.append((0, places[-1], storage))
             else:
-                released.append(
-                    (1, next(o for o, tensor in enumerate(op.outputs) if tensor.name == storage[0]), storage)
-                )
+                output = next(o for o, tensor in enumerate(op.outputs) if tensor.name == storage[0])
+                released.append((1, output, storage))
         for _, _, storage in sorted(released):
             if (*storage, False) in found:
                 free.append((found[(*storage, False)], colour[t]))
@@ -586,20 +544,12 @@ def history_of(graph: Graph, steps: tuple[Any, ...], k: int, allowed: set[tuple[
     return moment
 
 
-def life(
-    steps: tuple[Any, ...], graph: Graph, moments: list[Moment], name: str, k: int, *, made: bool = False
-) -> NameLife:
-    return NameLife(steps, graph, moments, name, k, made=made)
-
-
 def naive_step(
     graph: Graph, steps: tuple[Any, ...], j: int, moment: Moment, allowed: set[tuple[str, int, str]]
 ) -> Moment:
-    return (
-        _compute(graph, steps, j, moment, allowed)
-        if isinstance(steps[j], Compute)
-        else _free(graph, j, steps[j].value, moment)
-    )
+    if isinstance(steps[j], Compute):
+        return _compute(graph, steps, j, moment, allowed)
+    return _free(graph, j, steps[j].value, moment)
 
 
 QUICK = settings(suppress_health_check=list(HealthCheck))
@@ -640,9 +590,6 @@ def test_every_kernel_is_compiled_for_one_signature() -> None:
         nnvm(graph, keep_all(graph), memory=MemoryModel(), **options)
         share_blocks(Evaluator(graph, MemoryModel()), np.array([0, 1]), **options)
     compiled = {name: value.signatures for name, value in vars(kernels).items() if hasattr(value, "signatures")}
-    assert {name: len(signatures) for name, signatures in compiled.items() if not name.startswith("_")} == {
-        "count_uses": 1,
-        "colour_paths": 1,
-        "share": 1,
-    }
+    public = {name: len(signatures) for name, signatures in compiled.items() if not name.startswith("_")}
+    assert public == {"count_uses": 1, "colour_paths": 1, "share": 1}
     assert all(len(signatures) <= 1 for signatures in compiled.values())

@@ -48,7 +48,7 @@ def ours(table: str) -> dict[tuple[str, str], str]:
     return {(cell.row, cell.column): cell.ours for cell in result().cells if cell.table == table}
 
 
-# ------------------------------------------------------------------------------------------------ our numbers
+# our numbers
 
 
 def test_every_cell_equals_the_originals_but_those_that_say_why() -> None:
@@ -71,12 +71,8 @@ def test_dropping_batch_norm_and_activation_takes_what_mxnet_takes_of_the_same_l
 
 def test_wired_as_the_paper_has_it_dropping_them_saves_a_sixth_more() -> None:
     rows = ours("ResNet, recomputing by operator, MB")
-    assert [int(value) for (_, column), value in rows.items() if column.startswith("bn-relu")] == [
-        2354,
-        3396,
-        4682,
-        6642,
-    ]
+    found = [int(value) for (_, column), value in rows.items() if column.startswith("bn-relu")]
+    assert found == [2354, 3396, 4682, 6642]
     assert int(rows["resnet 3-24-36-3", "bn-relu, Alg. 2 as written"]) < 0.84 * 7988
 
 
@@ -88,25 +84,14 @@ def test_recomputing_activations_alone_takes_more_than_keeping_everything() -> N
 
 def test_the_search_makes_the_original_trials_in_their_order() -> None:
     trials = [value for (_, network), value in ours("memonger's search, B:MB").items() if network == "resnet 3-24-36-3"]
-    assert trials == [
-        "0:2941",
-        "889:1992",
-        "576:1957",
-        "707:2105",
-        "748:2191",
-        "789:2191",
-        "830:1992",
-        "871:1992",
-        "912:1992",
-    ]
+    assert " ".join(trials) == "0:2941 889:1992 576:1957 707:2105 748:2191 789:2191 830:1992 871:1992 912:1992"
 
 
 def test_the_search_is_many_times_faster_than_the_original() -> None:
     assert result().seconds["resnet 3-24-36-3"] < 2  # the original took 8 s
 
 
-# ------------------------------------------------------------------------------------------------ the tables are the
-# originals
+# the tables are the originals
 
 
 def tables_of(shared: Path, first_column: str) -> list[list[str]]:
@@ -153,26 +138,25 @@ def read(path: Path) -> dict[str, Any]:
     return parsed
 
 
-@pytest.mark.parametrize("name", ["resnet 3-4-6-3", "resnet 3-8-36-3", "resnet 15-120-180-15", "lstm 64"])
-def test_traces_and_bytes_are_those_of_the_stored_files(shared: Path, name: str) -> None:
-    folder = shared / "data/mxnet"
-    kind, size = name.split()
-    stem = f"lstm_4x1024_t{size}" if kind == "lstm" else f"{kind}_{size}"
-    trace = read(next(folder.glob(f"alg3_{stem}.json*")))["trace"]
-    assert script().TRACES[name].split() == [f"{trial['B_MB']}:{trial['cost_MB']}" for trial in trace]
-    for row, plan in ((name, "sharing"), (f"{name}, plan", "memonger")):
-        for path in folder.glob(f"{stem}_{plan}.json*"):
-            golden = read(path)["golden"]
-            keys = ("no_sharing_total_bytes", "shared_total_bytes", "live_peak_bytes", "live_peak_inplace_bytes")
-            assert script().BYTES[row].split() == [str(golden[key]) for key in keys]
-            swept = dict(zip(script().RANGES, script().SWEEPS[row].split(), strict=True))
-            assert {r: mb for r, mb in swept.items() if mb != "-"} == {
-                int(r): str(found["reported_MB"]) for r, found in golden["by_match_range"].items()
-            }
+def test_traces_and_bytes_are_those_of_the_stored_files(shared: Path) -> None:
+    for name in ["resnet 3-4-6-3", "resnet 3-8-36-3", "resnet 15-120-180-15", "lstm 64"]:
+        folder = shared / "data/mxnet"
+        kind, size = name.split()
+        stem = f"lstm_4x1024_t{size}" if kind == "lstm" else f"{kind}_{size}"
+        trace = read(next(folder.glob(f"alg3_{stem}.json*")))["trace"]
+        assert script().TRACES[name].split() == [f"{trial['B_MB']}:{trial['cost_MB']}" for trial in trace]
+        for row, plan in ((name, "sharing"), (f"{name}, plan", "memonger")):
+            for path in folder.glob(f"{stem}_{plan}.json*"):
+                golden = read(path)["golden"]
+                keys = ("no_sharing_total_bytes", "shared_total_bytes", "live_peak_bytes", "live_peak_inplace_bytes")
+                assert script().BYTES[row].split() == [str(golden[key]) for key in keys]
+                swept = dict(zip(script().RANGES, script().SWEEPS[row].split(), strict=True))
+                assert {r: mb for r, mb in swept.items() if mb != "-"} == {
+                    int(r): str(found["reported_MB"]) for r, found in golden["by_match_range"].items()
+                }
 
 
-# ------------------------------------------------------------------------------------------------ the command, the
-# figures
+# the command, the figures
 
 
 def test_quick_prints_every_cell_and_the_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,13 +177,13 @@ def test_a_difference_nobody_can_explain_fails(monkeypatch: pytest.MonkeyPatch) 
     assert "UNEXPLAINED" in run.output
 
 
-@pytest.mark.parametrize("depth", [128, 256, 512, 1024])
-def test_networks_of_the_figure_have_its_depth_and_the_examples_shares(depth: int) -> None:
-    layers, stages = script().deepened(depth)
-    assert abs(layers - depth) <= 2
-    assert stages[2] == pytest.approx(1.5 * stages[1], abs=1.5)
-    assert script().deepened(203) == (203, (3, 24, 36, 3))
-    assert script().deepened(995)[1] == (15, 120, 180, 15)
+def test_networks_of_the_figure_have_its_depth_and_the_examples_shares() -> None:
+    for depth in [128, 256, 512, 1024]:
+        layers, stages = script().deepened(depth)
+        assert abs(layers - depth) <= 2
+        assert stages[2] == pytest.approx(1.5 * stages[1], abs=1.5)
+        assert script().deepened(203) == (203, (3, 24, 36, 3))
+        assert script().deepened(995)[1] == (15, 120, 180, 15)
 
 
 def test_figures_have_the_originals_points_and_are_the_same_bytes_each_time(tmp_path: Path) -> None:

@@ -31,7 +31,6 @@ from planner.analysis.arrays import Ints
 from planner.analysis.candidates import forward_part
 from planner.analysis.evaluator import Evaluator
 from planner.files import write_whole
-from planner.kernels.segments import recompute
 from planner.mxnet.memonger import Trial, planned_sequence, search_thresholds
 from planner.mxnet.nnvm import MATCH_RANGE, share_blocks
 from planner.search.chen import chen_budget
@@ -252,10 +251,8 @@ class Network:
 
         Args:
             operators: an explicit list; the paper's "drop bn-relu" is BatchNorm and LeakyReLU.
-            as_shipped: the backward op of an op that is kept reads what that op itself read, as nnvm wires it: a
-                convolution keeps its own input alive, the activation before it, though that has been made again. False:
-                    it reads the newest copy, as Alg. 2 is
-                written.
+            as_shipped: the backward op of a kept op reads what that op itself read, as nnvm wires it: a convolution
+                keeps its input alive, though that has been made again. False: it reads the newest copy, as in Alg. 2.
         """
         encoded, part = self.evaluator.encoded, forward_part(self.graph, self.evaluator.encoded)
         assert part is not None
@@ -266,15 +263,12 @@ class Network:
         for row, op in enumerate(self.graph.ops if as_shipped else ()):
             if op.name.endswith("_backward"):
                 partner[row] = encoded.op_index[op.name.removesuffix("_backward")]
-        sequence = np.empty(len(self.evaluator.keep_all) + int(counts.sum()), dtype=np.int64)
-        length = recompute(encoded.arrays, self.evaluator.keep_all, counts, part.origin, partner, sequence)
-        return sequence[:length]
+        return self.evaluator.just_in_time(counts, part.origin, partner)
 
     def arena(self, strategy: Callable[..., Any]) -> int:
         """Bytes of one of our plans at its least peak, packed by offset."""
-        return optimize(
-            self.graph, strategy=strategy, memory=FEATURE_MAPS, allocator="first-fit"
-        ).report.plan.arena_bytes
+        plan = optimize(self.graph, strategy=strategy, memory=FEATURE_MAPS, allocator="first-fit")
+        return plan.report.plan.arena_bytes
 
 
 BN_RELU: Final = ("BatchNorm", "LeakyReLU")

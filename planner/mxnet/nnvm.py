@@ -33,7 +33,7 @@ class Sharing(NamedTuple):
         block [rows]: block id, in order of first allocation; -1: no storage, or one of 0 bytes.
         uses [rows]: input positions that read the value, and one more if it is held longer.
         end [rows]: step after the last one of the storage that the row allocated.
-        read_ptr [steps+1], read_row: rows read at each step by input position; those of residents are behind all others.
+        read_ptr [steps+1], read_row: rows read at each step by input position; rows of residents come last.
         scratch_block [steps]: block of the step's workspace, or -1.
         block_bytes [blocks]: final sizes.
         pairs_taken: in-place pairs that happened.
