@@ -393,7 +393,7 @@ class NameLife:
     """One life of a name: from its making (or the start) until it is freed, overwritten, or the end."""
 
     def __init__(
-        self, steps: tuple[Any, ...], graph: Graph, moments: list[Moment], name: str, k: int, *, made: bool
+        self, steps: tuple[Any, ...], graph: Graph, moments: list[Moment], name: str, k: int, *, made: bool = False
     ) -> None:
         """The life of `name` around step k: made there, or live before it."""
 

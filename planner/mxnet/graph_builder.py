@@ -41,17 +41,16 @@ class Node:
         types: Sequence[TensorType],
         *,
         kind: str = "op",
-        rule: str = "",
-        kernel: tuple[int, ...] = (),
-        stage: bool | str | None = None,
         after: Iterable[Node] = (),
         inplace: tuple[tuple[int, int, bool], ...] = (),
         work: Work = _NO_WORK,
-        phase: str = "backward",
     ) -> None:
         self.name, self.op, self.inputs, self.types, self.kind = name, op, tuple(inputs), tuple(types), kind
-        self.rule, self.kernel, self.stage, self.after = rule, kernel, stage, list(after)
-        self.inplace, self.work, self.phase = inplace, work, phase
+        self.after, self.inplace, self.work, self.phase = list(after), inplace, work, "backward"
+        # Set by `Network.apply` for operators of the forward pass.
+        self.rule = ""
+        self.kernel: tuple[int, ...] = ()
+        self.stage: bool | str | None = None
 
 
 class Entry(NamedTuple):
@@ -113,18 +112,8 @@ class Network:
         """
         types = tuple(TensorType(shape) for shape in shapes)
         work = forward_work(rule, tuple(entry.type for entry in inputs), types, kernel, self.device)
-        made = Node(
-            name,
-            rule.partition(".")[0],
-            inputs,
-            types,
-            rule=rule,
-            kernel=kernel,
-            stage=stage,
-            inplace=DECLARATIONS[rule].inplace,
-            work=work,
-            phase="forward",
-        )
+        made = Node(name, rule.partition(".")[0], inputs, types, inplace=DECLARATIONS[rule].inplace, work=work)
+        made.rule, made.kernel, made.stage, made.phase = rule, kernel, stage, "forward"
         return Entry(made)
 
     def training_step(self, heads: Sequence[Entry]) -> nx.DiGraph:
@@ -197,20 +186,12 @@ class _Gradients:
         reads = [entry for side, k in declared.reads if (entry := sources[side][k]) is not None]
         made = node.inputs[: declared.gradients]
         types = tuple(entry.type for entry in made)
-        work = backward_work(
-            node.rule,
-            tuple(entry.type for entry in node.inputs),
-            node.types,
-            node.kernel,
-            tuple(entry.type for entry in reads),
-            types,
-            self.device,
-        )
+        inputs, read = (tuple(entry.type for entry in entries) for entries in (node.inputs, reads))
+        work = backward_work(node.rule, inputs, node.types, node.kernel, read, types, self.device)
         # In nnvm each gradient node waits for its forward node, so a plan runs the copy of that node too.
         pairs = declared.inplace_backward
-        backward = Node(
-            f"{node.name}_backward", declared.backward, reads, types, after=[node], inplace=pairs, work=work
-        )
+        name = f"{node.name}_backward"
+        backward = Node(name, declared.backward, reads, types, after=[node], inplace=pairs, work=work)
         for k, of in enumerate(made):
             self._append(of, Entry(backward, k))
 
@@ -270,12 +251,8 @@ def _write(draft: Assembly, node: Node, *, heads: frozenset[Entry], written: dic
             reads.append(draft.resident(f"{written[entry].node.name}_grad", entry.type, kind="state"))
         if entry in written or entry in heads:
             kept.append(k)
-    found: dict[str, Any] = {
-        "op": node.op,
-        **output_types(node.types),
-        "flops": node.work.flops,
-        "cost": node.work.seconds,
-    }
+    work = {"flops": node.work.flops, "cost": node.work.seconds}
+    found: dict[str, Any] = {"op": node.op, **output_types(node.types), **work}
     # MXNet does not take a pair whose output is the caller's array.
     inplace = tuple(pair for pair in node.inplace if pair[1] not in external)
     further = {

@@ -63,46 +63,38 @@ def _pooling(row: str) -> Declaration:
 
 # By operator, with its type after a dot if declarations differ. FGradient, FInplaceOption and FInplaceIdentity are as
 # registered in src/operator of MXNet 1.5.1, oneDNN build for the CPU: only ReLU's backward does without the input.
-DECLARATIONS: Final[Mapping[str, Declaration]] = MappingProxyType(
-    {
-        "Convolution": Declaration("Conv", "_backward_Convolution", _reads("g0 i0 i1 i2")),
-        "FullyConnected": Declaration(
-            "Gemm", "_backward_FullyConnected", _reads("g0 i0 i1"), inplace_backward=((1, 0, False),)
-        ),
-        # Moving mean and variance are inputs 3 and 4: auxiliary states, without a gradient.
-        "BatchNorm": Declaration(
-            "BatchNormalization", "_backward_BatchNorm", _reads("g0 o1 o2 i0 i1 i2 i3 i4"), gradients=3
-        ),
-        "LeakyReLU": Declaration(
-            "LeakyRelu", "_backward_LeakyReLU", _reads("g0 o0"), inplace=_OVER, inplace_backward=_OVER
-        ),
-        "Activation.relu": _activation("Relu", "g0 o0"),
-        "Activation.tanh": _activation("Tanh", "g0 o0 i0"),
-        "Activation.sigmoid": _activation("Sigmoid", "g0 o0 i0"),
-        "Pooling.max": _pooling("MaxPool"),
-        "Pooling.avg": _pooling("AveragePool"),
-        "elemwise_add": Declaration("Add", "pass", inplace=_EITHER),
-        "elemwise_mul": Declaration(
-            "Mul", "_backward_mul", _reads("g0 i0 i1"), inplace=_EITHER, inplace_backward=((0, 1, False),)
-        ),
-        "Concat": Declaration("Concat", "_backward_Concat", _reads("g0")),
-        "SliceChannel": Declaration(None, "_backward_SliceChannel", _reads("g0 g1 g2 g3")),
-        "Flatten": Declaration("Flatten", "_backward_copy", _reads("g0"), inplace=_SAME, inplace_backward=_SAME),
-        # Its own loss: the backward needs the probabilities and the label, and no gradient of its output.
-        "SoftmaxOutput": Declaration(
-            "Softmax", "_backward_SoftmaxOutput", _reads("o0 i1"), inplace=_OVER, inplace_backward=_OVER
-        ),
-        "softmax_cross_entropy": Declaration(
-            "SoftmaxCrossEntropyLoss", "_backward_softmax_cross_entropy", _reads("g0 i0 i1")
-        ),
-        "BlockGrad": Declaration("Identity", inplace=_SAME),
-        # What the gradient pass itself adds.
-        "add_n": Declaration("Sum", inplace=_OVER),
-        "_grad_add": Declaration("Add", inplace=_EITHER),
-        "_copy": Declaration(None, inplace=_SAME),
-        "_identity_with_attr_like_rhs": Declaration("Identity", inplace=_SAME),
-    }
-)
+DECLARATIONS: Final[Mapping[str, Declaration]] = MappingProxyType({
+    "Convolution": Declaration("Conv", "_backward_Convolution", _reads("g0 i0 i1 i2")),
+    "FullyConnected":
+        Declaration("Gemm", "_backward_FullyConnected", _reads("g0 i0 i1"), inplace_backward=((1, 0, False),)),
+    # Moving mean and variance are inputs 3 and 4: auxiliary states, without a gradient.
+    "BatchNorm":
+        Declaration("BatchNormalization", "_backward_BatchNorm", _reads("g0 o1 o2 i0 i1 i2 i3 i4"), gradients=3),
+    "LeakyReLU":
+        Declaration("LeakyRelu", "_backward_LeakyReLU", _reads("g0 o0"), inplace=_OVER, inplace_backward=_OVER),
+    "Activation.relu": _activation("Relu", "g0 o0"),
+    "Activation.tanh": _activation("Tanh", "g0 o0 i0"),
+    "Activation.sigmoid": _activation("Sigmoid", "g0 o0 i0"),
+    "Pooling.max": _pooling("MaxPool"),
+    "Pooling.avg": _pooling("AveragePool"),
+    "elemwise_add": Declaration("Add", "pass", inplace=_EITHER),
+    "elemwise_mul":
+        Declaration("Mul", "_backward_mul", _reads("g0 i0 i1"), inplace=_EITHER, inplace_backward=((0, 1, False),)),
+    "Concat": Declaration("Concat", "_backward_Concat", _reads("g0")),
+    "SliceChannel": Declaration(None, "_backward_SliceChannel", _reads("g0 g1 g2 g3")),
+    "Flatten": Declaration("Flatten", "_backward_copy", _reads("g0"), inplace=_SAME, inplace_backward=_SAME),
+    # Its own loss: the backward needs the probabilities and the label, and no gradient of its output.
+    "SoftmaxOutput":
+        Declaration("Softmax", "_backward_SoftmaxOutput", _reads("o0 i1"), inplace=_OVER, inplace_backward=_OVER),
+    "softmax_cross_entropy":
+        Declaration("SoftmaxCrossEntropyLoss", "_backward_softmax_cross_entropy", _reads("g0 i0 i1")),
+    "BlockGrad": Declaration("Identity", inplace=_SAME),
+    # Added by the gradient pass itself.
+    "add_n": Declaration("Sum", inplace=_OVER),
+    "_grad_add": Declaration("Add", inplace=_EITHER),
+    "_copy": Declaration(None, inplace=_SAME),
+    "_identity_with_attr_like_rhs": Declaration("Identity", inplace=_SAME),
+})  # fmt: skip
 
 
 class Work(NamedTuple):
