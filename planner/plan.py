@@ -284,7 +284,8 @@ def asked_bytes(text: str, keep_all_peak_bytes: int) -> int | None:
 def _has_options(allocator: Allocator, name: str) -> bool:
     """True if a partial of this allocator is called the same: what a plan says of it is then not all there is."""
     function = getattr(allocator, "func", allocator)
-    return getattr(function, "__name__", None) == name and bool(getattr(function, "__kwdefaults__", None))
+    options = set(getattr(function, "__kwdefaults__", None) or ()) - {"stop"}  # which only ends the search
+    return getattr(function, "__name__", None) == name and bool(options)
 
 
 def load(path: str | os.PathLike[str], graph: Graph | None = None) -> Plan:
