@@ -1,7 +1,7 @@
-"""Slow obvious twins: the exhaustive oracle, canonical frees, the memory rules, buffers and overlaps.
+"""Slow obvious twins: the exhaustive oracle, the memory rules, buffers and overlaps.
 
-Written from `design.md` section 4 and from `cases.md`; nothing here imports more of `planner` than its plain types, and
-nothing is quick. Every function works from the whole history again instead of keeping state.
+Written from `design.md` section 4 and from `cases.md`; nothing here imports more of `planner` than its plain types and
+rule 11, and nothing is quick. Every function works from the whole history again instead of keeping state.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
+from planner import schedule as rules
 from planner.graph import Graph, Op
 from planner.memory import Allocation, Buffer, MemoryModel
 from planner.schedule import Compute, Free, Schedule, Step
 
-# ------------------------------------------------------------------------------------------------ the oracle of
-# cases.md
+#: Rules 11 and 1 as the judge's side has them; `test_schedule` compares them with the kernels.
+canonical_steps, keep_all = rules.canonical, rules.keep_all
+
+# ------------------------------------------------------------------------------------------------ cases.md's oracle
 
 
 def parse(text: str) -> dict[str, tuple]:
@@ -191,43 +194,12 @@ def least_cost(graph: Graph, budget: int, *, memory: MemoryModel = MemoryModel()
     return None if found is None else found[0]
 
 
-# ------------------------------------------------------------------------------------------------ rule 11
+# ------------------------------------------------------------------------------------------------ residents
 
 
 def program_order(graph: Graph) -> list[str]:
     """The ops of keep-all."""
     return [op.name for op in graph.ops if op.kind == "op"]
-
-
-def canonical_steps(graph: Graph, ops: Sequence[str]) -> Schedule:
-    """Rule 11: each instance is freed right after its last read before the next Compute of its op.
-
-    Frees of one step come in the order of `graph.tensors`. Outputs keep their last instance; residents, the versions of
-    a resident that updates make, and names that an update drops (rule 7) are never freed.
-    """
-    frees: dict[int, set[str]] = {t: set() for t in range(len(ops))}
-    for t, name in enumerate(ops):
-        for tensor in graph.op_named[name].outputs:
-            rest = range(t + 1, len(ops))
-            end = next((s for s in rest if ops[s] == name), len(ops))
-            if tensor.output and end == len(ops):
-                continue
-            if is_resident_version(graph, tensor.name):
-                continue
-            last = max((s for s in range(t + 1, end) if tensor.name in graph.op_named[ops[s]].reads), default=t)
-            if last > t and drops(graph, ops, last, tensor.name):
-                continue
-            frees[last].add(tensor.name)
-    steps: list[Step] = []
-    for t, name in enumerate(ops):
-        steps.append(Compute(name))
-        steps.extend(Free(value) for value in graph.tensors if value in frees[t])
-    return Schedule.of(steps)
-
-
-def keep_all(graph: Graph) -> Schedule:
-    """Rule 1: the program order with canonical frees."""
-    return canonical_steps(graph, program_order(graph))
 
 
 def is_resident_version(graph: Graph, value: str) -> bool:
@@ -261,13 +233,6 @@ def instance(graph: Graph, ops: Sequence[str], t: int, value: str) -> tuple[str,
     return value, made
 
 
-def drops(graph: Graph, ops: Sequence[str], t: int, value: str) -> bool:
-    """True if the op at step t updates the storage that the value lies on, so that its name is gone after it."""
-    op = graph.op_named[ops[t]]
-    storage = instance(graph, ops, t, value)
-    return any(instance(graph, ops, t, op.reads[i]) == storage for i, _ in op.updates)
-
-
 def runs(schedule: Schedule) -> list[tuple[str, frozenset[str]]]:
     """(op, values freed directly after it) for each Compute: for comparisons that do not care in which order names are
     freed.
@@ -281,8 +246,7 @@ def runs(schedule: Schedule) -> list[tuple[str, frozenset[str]]]:
     return [(op, frozenset(freed)) for op, freed in pairs]
 
 
-# ------------------------------------------------------------------------------------------------ rules 2 to 10, 12 and
-# 13
+# ------------------------------------------------------------------------------------------------ rules 2 to 10, 12, 13
 
 
 class Illegal(Exception):

@@ -9,8 +9,13 @@ import dataclasses
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +24,6 @@ import msgspec
 import networkx as nx
 import numpy as np
 import pytest
-from naive import canonical_steps, keep_all
 
 import planner
 from planner import (
@@ -35,6 +39,7 @@ from planner import (
     Proposal,
     ScheduleError,
     Tensor,
+    TimeLimit,
     UnitError,
     UnknownAllocator,
     UnknownStrategy,
@@ -45,7 +50,10 @@ from planner import (
     simulate,
     zoo,
 )
-from planner.schedule import Compute, Free, Schedule
+from planner.bounds import certificate
+from planner.bounds.proofs import lower_bounds
+from planner.problem import Stop
+from planner.schedule import Compute, Free, Schedule, canonical, keep_all
 from planner.search import register_strategy, strategy_names
 from planner.search.chen import chen_budget, chen_sqrt
 
@@ -535,7 +543,7 @@ def two_heads() -> nx.DiGraph:
 
 
 def turned_round(problem: Problem) -> Proposal:
-    return Proposal(canonical_steps(problem.graph, [op.name for op in reversed(problem.graph.ops)]))
+    return Proposal(canonical(problem.graph, [op.name for op in reversed(problem.graph.ops)]))
 
 
 def test_a_proposal_in_another_order_is_refused_where_the_order_is_pinned() -> None:
@@ -641,7 +649,7 @@ def test_planning_one_graph_leaves_no_trace_on_the_next() -> None:
 def test_a_plan_of_the_public_names_only_is_equal_by_value() -> None:
     plan = optimize(chain(), 100)
     assert dataclasses.replace(plan) == plan
-    assert dataclasses.replace(plan, seed=1) != plan
+    assert optimize(chain(), 100, seed=1) != plan
 
 
 def test_unknown_names_in_the_package_are_attribute_errors() -> None:
@@ -652,54 +660,273 @@ def test_unknown_names_in_the_package_are_attribute_errors() -> None:
     assert issubclass(VerificationError, PlannerError)
 
 
-# ------------------------------------------------------------------------------------------------ Ctrl-C between
-# searches
+# ------------------------------------------------------------------------------------------------ Ctrl-C, as a signal
 
 
-def test_ctrl_c_in_one_search_begins_no_other() -> None:
+def ctrl_c() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.fixture
+def handler() -> Iterator[Any]:
+    """Who hears SIGINT before a verb: who hears it after, too."""
+    before = signal.getsignal(signal.SIGINT)
+    yield before
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_in_one_search_begins_no_other_and_keeps_the_plan(handler: Any) -> None:
     asked: list[float] = []
 
     def interrupted(problem: Problem) -> Proposal:
         asked.append(problem.effort)
-        return msgspec.structs.replace(chen_budget(problem), cut_short=True)
+        assert not problem.stop.now
+        ctrl_c()
+        assert problem.stop.now
+        assert signal.getsignal(signal.SIGINT) is handler  # a second one is the interpreter's own
+        return msgspec.structs.replace(chen_budget(msgspec.structs.replace(problem, stop=Stop())), cut_short=True)
 
-    plan = optimize(chain(), 100, strategy=interrupted, effort=100)
-    assert asked == [1.0]
-    assert plan.report.cut_short
-    asked.clear()
-    assert optimize(chain(), None, strategy=interrupted, effort=100).report.cut_short
-    assert asked == [1.0]
+    for budget in (100, None):
+        asked.clear()
+        plan = optimize(chain(), budget, strategy=interrupted, effort=100)
+        assert asked == [1.0]
+        assert plan.report.cut_short
+        assert "Cut short by the time limit or Ctrl-C" in str(plan)
+        plan.verify()
 
 
-def test_ctrl_c_in_a_later_search_keeps_what_the_earlier_ones_found() -> None:
+def test_ctrl_c_in_a_later_search_keeps_what_the_earlier_ones_found(handler: Any) -> None:
     def impatient(problem: Problem) -> Proposal:
         if problem.effort > 1:
-            raise KeyboardInterrupt
+            ctrl_c()
         return chen_sqrt(problem)
 
     plan = optimize(chain(), 100, strategy=impatient, effort=7)
     assert plan.report.gap > 0  # else it would not be searched again
     assert plan.report.cut_short
     assert plan.report.plan.arena_bytes <= 100
-    with pytest.raises(KeyboardInterrupt):
-        optimize(chain(), 100, strategy=lambda problem: impatient(msgspec.structs.replace(problem, effort=2)))
 
 
-def test_ctrl_c_while_the_arena_still_misses_the_budget_is_no_plan() -> None:
+def test_ctrl_c_with_no_plan_in_hand_is_raised_once_and_by_the_verb(handler: Any) -> None:
+    def hopeless(problem: Problem) -> Proposal:
+        ctrl_c()
+        raise TimeLimit("nothing was found yet")
+
+    for search in (optimize, planner.curve):
+        options: dict[str, Any] = {"strategy": hopeless} if search is optimize else {"strategies": hopeless}
+        with pytest.raises(KeyboardInterrupt) as caught:
+            search(chain(), 100 if search is optimize else [100], **options)
+        assert caught.traceback[-1].path.name == "api.py"
+
+
+def test_a_second_ctrl_c_is_the_interpreters_own(handler: Any) -> None:
+    reached: list[str] = []
+
+    def deaf(problem: Problem) -> Proposal:
+        ctrl_c()
+        reached.append("first")
+        ctrl_c()
+        reached.append("second")
+        return chen_budget(problem)
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        optimize(chain(), 100, strategy=deaf)
+    assert caught.traceback[-1].name != "_interruptible"
+    assert reached == ["first"]
+
+
+def test_the_handler_is_the_one_before_after_a_plan_and_after_an_error(handler: Any) -> None:
+    def failing(problem: Problem) -> Proposal:
+        raise ValueError("mine")
+
+    heard: list[int] = []
+
+    def own(number: int, _frame: Any) -> None:
+        heard.append(number)
+
+    signal.signal(signal.SIGINT, own)
+    try:
+        rows = np.array([[3, 0, 2, 1, -1], [3, 1, 3, 1, -1]], dtype=np.int64)
+        for call in (
+            lambda: optimize(chain(), 100),
+            lambda: planner.curve(chain(), [100]),
+            lambda: planner.packing.pack(planner.packing.Intervals(*rows.T.copy()), progress=lambda *_: None),
+        ):
+            call()
+            assert signal.getsignal(signal.SIGINT) is own
+        for error in (
+            lambda: optimize(chain(), 100, strategy=failing),
+            lambda: optimize(chain(), 39),
+            lambda: planner.curve(chain(), [100], strategies=failing),
+        ):
+            with pytest.raises(PlannerError):
+                error()
+            assert signal.getsignal(signal.SIGINT) is own
+
+        def twice(problem: Problem) -> Proposal:
+            ctrl_c()
+            ctrl_c()
+            return chen_budget(msgspec.structs.replace(problem, stop=Stop()))
+
+        assert optimize(chain(), 100, strategy=twice).report.plan.arena_bytes <= 100
+        assert heard == [signal.SIGINT]  # the second one
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def test_no_handler_is_installed_in_a_thread(handler: Any) -> None:
+    seen: list[Any] = []
+
+    def looking(problem: Problem) -> Proposal:
+        seen.append(signal.getsignal(signal.SIGINT))
+        return chen_budget(problem)
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(optimize, chain(), 100, strategy=looking).result().report.plan.arena_bytes <= 100
+    optimize(chain(), 100, strategy=looking)
+    assert seen[0] is handler
+    assert seen[-1] is not handler
+
+
+def test_a_search_cut_short_before_its_arena_fits_goes_on_to_the_least_peak() -> None:
+    """F1: no Ctrl-C came, so that the answer is a plan, or the error that says what works."""
+
     def roomy(graph: Graph, schedule: Schedule, *, memory: MemoryModel) -> Allocation:
-        found = allocate(graph, schedule, memory=memory)
-        buffers = tuple(msgspec.structs.replace(buffer, offset=buffer.offset + 50) for buffer in found.buffers)
-        return msgspec.structs.replace(found, buffers=buffers, arena_bytes=found.arena_bytes + 50, bound_bytes=0)
+        return lifted(allocate(graph, schedule, memory=memory), 50)
 
     asked: list[int | None] = []
 
-    def interrupted(problem: Problem) -> Proposal:
+    def short(problem: Problem) -> Proposal:
         asked.append(problem.budget)
         return msgspec.structs.replace(chen_budget(problem), cut_short=True)
 
-    with pytest.raises(KeyboardInterrupt):
-        optimize(chain(), 100, strategy=interrupted, allocator=roomy)
-    assert asked == [100]
+    least = optimize(chain(), strategy="chen-budget", allocator=None).report.plan.peak_bytes
+    plan = optimize(chain(), least + 50, strategy=short, allocator=roomy)
+    assert asked == [least + 50, None]
+    assert plan.report.plan.arena_bytes <= least + 50
+    assert plan.report.cut_short
+    asked.clear()
+    with pytest.raises(InfeasibleBudget) as caught:
+        optimize(chain(), least + 49, strategy=short, allocator=roomy)
+    assert asked == [least + 49, None]
+    assert caught.value.minimum == least + 50
+
+
+def lifted(found: Allocation, nbytes: int) -> Allocation:
+    """The same offsets, so many bytes higher."""
+    buffers = tuple(msgspec.structs.replace(buffer, offset=buffer.offset + nbytes) for buffer in found.buffers)
+    return msgspec.structs.replace(found, buffers=buffers, arena_bytes=found.arena_bytes + nbytes, bound_bytes=0)
+
+
+# ------------------------------------------------------------------------------------------------ what is handed in
+
+
+def test_what_a_strategy_or_an_allocator_returns_or_raises_is_checked_where_it_is_called() -> None:
+    def mine(problem: Problem) -> Any:
+        return answer(problem)
+
+    def packer(graph: Graph, schedule: Schedule, *, memory: MemoryModel) -> Any:
+        return answer(graph)
+
+    def fail(_: Any) -> Any:
+        raise ValueError("of mine")
+
+    for given in (lambda _: None, lambda problem: schedule_of(problem), lambda _: Proposal(None), lambda _: 5):  # type: ignore[arg-type]
+        answer: Any = given
+        for budget in (None, 100):
+            with pytest.raises(PlannerError, match="strategy 'mine' returned") as caught:
+                optimize(chain(), budget, strategy=mine)
+            assert "\n" not in str(caught.value)
+        with pytest.raises(PlannerError, match="strategy 'mine' returned"):
+            planner.curve(chain(), [100], strategies=mine)
+    for given in (lambda _: None, lambda _: (), lambda _: 5):
+        answer = given
+        for budget in (None, 100):
+            with pytest.raises(PlannerError, match="allocator 'packer' returned"):
+                optimize(chain(), budget, allocator=packer)
+    answer = fail
+    for kind, options in (("strategy 'mine'", {"strategy": mine}), ("allocator 'packer'", {"allocator": packer})):
+        with pytest.raises(PlannerError, match=f"{kind} failed: ValueError: of mine") as caught:
+            optimize(chain(), 100, **options)  # type: ignore[arg-type]
+        assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_what_cannot_be_called_is_refused_where_it_is_handed_in() -> None:
+    for call in (
+        lambda: register_strategy("x", 5),  # type: ignore[arg-type]
+        lambda: planner.packing.register_allocator("x", None),  # type: ignore[arg-type]
+        lambda: optimize(chain(), 100, progress=5),  # type: ignore[arg-type]
+        lambda: planner.curve(chain(), [100], progress=5),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(PlannerError, match="callable"):
+            call()
+    assert "x" not in (*strategy_names(), *planner.packing.allocator_names())
+
+
+def frames_of_ours() -> list[str]:
+    """Functions of planner/ on the stack."""
+    frame, names = sys._getframe(1), []
+    while frame is not None:
+        if "/planner/" in frame.f_code.co_filename.replace(os.sep, "/").split("/wt/")[-1]:
+            names.append(frame.f_code.co_name)
+        frame = frame.f_back  # type: ignore[assignment]
+    return names
+
+
+def test_few_calls_lie_between_the_verb_and_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = sys.modules["planner.search.auto"]
+    cuts, stacks = module.cuts, []
+
+    def noting(problem: Problem) -> Proposal:
+        stacks.append(frames_of_ours())
+        return cuts(problem)
+
+    monkeypatch.setattr(module, "cuts", noting)
+    optimize(zoo.chain(40), "40%")
+    assert stacks
+    for stack in stacks:
+        between = stack[: stack.index("optimize")]
+        assert len(between) <= 5, between
+
+
+def test_a_search_whose_time_is_over_proves_nothing_more_and_that_is_not_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """F9: work is counted, since time on a shared machine is not."""
+    graph = lower(zoo.resnet(50, batch=2, image=64))
+    once = simulate(graph, keep_all(graph))
+    budget, tried = once.peak_bytes // 2, []
+    price = certificate.best_price
+
+    def counted(*args: Any) -> Any:
+        tried.append(args)
+        return price(*args)
+
+    monkeypatch.setattr(certificate, "best_price", counted)
+    certificate.forget()
+    over = Stop(0.0)
+    assert certificate.certified_cost(graph, MemoryModel(), budget, stop=over).op is None
+    bound = lower_bounds(graph, MemoryModel(), budget, plan_cost=2 * once.cost, stop=over).cost
+    assert bound == pytest.approx(once.cost)
+    assert tried == []
+    proven = certificate.certified_cost(graph, MemoryModel(), budget).cost
+    assert proven > 1.01 * once.cost
+    assert tried
+    late = certificate.certified_cost(graph, MemoryModel(), budget, plan_cost=2 * proven, stop=over).cost
+    assert late == proven  # what is known already costs nothing
+    full = certificate.certified_cost(graph, MemoryModel(), budget, plan_cost=2 * proven).cost
+    assert full >= proven
+    certificate.forget()
+    assert certificate.certified_cost(graph, MemoryModel(), budget, plan_cost=2 * proven).cost == full
+
+
+def test_a_time_limit_ends_proofs_too() -> None:
+    graph = lower(zoo.resnet(50, batch=4))
+    optimize(zoo.chain(40), "40%")  # kernels are compiled
+    began = time.process_time()
+    with suppress(TimeLimit):
+        assert optimize(graph, "40%", time_limit=0.2).report.cut_short
+    assert time.process_time() - began < 3.0
 
 
 # ------------------------------------------------------------------------------------------------ the least arena
@@ -713,8 +940,7 @@ def test_the_least_arena_is_not_always_that_of_the_least_peak() -> None:
         found = allocate(graph, schedule, memory=memory)
         if schedule != least.schedule:
             return found
-        buffers = tuple(msgspec.structs.replace(buffer, offset=buffer.offset + 50) for buffer in found.buffers)
-        return msgspec.structs.replace(found, buffers=buffers, arena_bytes=found.arena_bytes + 50, bound_bytes=0)
+        return lifted(found, 50)
 
     assert wasteful(least.graph, least.schedule, memory=MemoryModel()).arena_bytes == least.report.plan.peak_bytes + 50
     plan = optimize(chain(), None, strategy="chen-budget", allocator=wasteful)

@@ -15,7 +15,9 @@ from strategies import digraphs, memory_models, schedules, simple_digraphs
 from test_kernels import loose_schedules
 
 from planner import Graph, MemoryModel, Op, lower, zoo
-from planner.bounds.peak import infeasible, peak_lower_bound
+from planner.bounds.peak import no_plan, peak_lower_bound
+from planner.planning.infeasible import infeasible
+from planner.problem import Problem
 
 QUICK = settings(suppress_health_check=list(HealthCheck))
 
@@ -193,11 +195,11 @@ def test_the_error_is_proven_only_below_the_bound_and_counts_the_reserve() -> No
         assert "Raise the budget" in str(error)
 
 
-def test_the_error_without_a_minimum_promises_none() -> None:
-    error = infeasible(lower(C3.digraph()), MemoryModel(), budget=1, minimum=None, found_by="mine")
-    assert error.minimum is None
-    assert "None" not in str(error)
-    assert "Least that works" not in str(error)
+def test_a_strategys_error_is_in_live_bytes_and_promises_no_minimum_where_it_has_none() -> None:
+    problem = Problem(lower(C3.digraph()), 159, MemoryModel(reserve=10))
+    for minimum in (None, 161):
+        error = no_plan(problem, "mine", minimum=minimum)
+        assert (error.budget, error.minimum, error.peak_lower_bound, error.proven) == (159, minimum, 160, True)
 
 
 def test_the_breakdown_of_the_error_adds_up() -> None:

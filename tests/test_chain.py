@@ -25,6 +25,7 @@ from strategies import digraphs
 from planner import Graph, InfeasibleBudget, MemoryModel, Problem, lower, optimize, simulate, zoo
 from planner.analysis.arrays import encode
 from planner.kernels import chain_dp as kernels
+from planner.problem import Stop
 from planner.search.chain import chain, recurrence
 from planner.search.incumbent import Incumbent
 
@@ -409,7 +410,7 @@ def test_more_memory_never_costs_more_on_a_real_network() -> None:
 
 def test_a_deadline_that_has_passed_is_a_time_limit_or_keep_all() -> None:
     graph = lower(zoo.chain(40))
-    assert chain(Problem(graph, None, deadline=-1.0)).cut_short
+    assert chain(Problem(graph, None, stop=Stop(0.0))).cut_short
 
 
 # ------------------------------------------------------------------------------------------------ kernels and their

@@ -32,6 +32,7 @@ from planner import (
 )
 from planner.analysis.arrays import encode
 from planner.analysis.candidates import forward_part
+from planner.problem import Stop
 from planner.search import find_strategy
 from planner.search.chen import _alg3, _appendix_thresholds, chen_budget, chen_sqrt
 
@@ -328,13 +329,13 @@ def test_a_graph_of_one_layer_and_an_empty_graph_are_kept() -> None:
 
 
 def test_a_deadline_that_has_passed_gives_the_best_so_far_and_says_so() -> None:
-    proposal = chen_budget(Problem(unit_chain(100), None, deadline=time.monotonic() - 1))
+    proposal = chen_budget(Problem(unit_chain(100), None, stop=Stop(0.0)))
     assert proposal.cut_short
 
 
 def test_a_deadline_that_has_passed_before_any_plan_fits_is_a_time_limit() -> None:
     with pytest.raises(TimeLimit, match="time limit"):
-        chen_budget(Problem(unit_chain(100), 30, deadline=time.monotonic() - 1))
+        chen_budget(Problem(unit_chain(100), 30, stop=Stop(0.0)))
     with pytest.raises(TimeLimit):
         optimize(unit_chain(100), 30, strategy="chen-budget", time_limit=1e-9)
 

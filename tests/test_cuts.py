@@ -4,8 +4,8 @@ do.
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
+from typing import Any
 
 import cases
 import networkx as nx
@@ -20,10 +20,10 @@ from bench import remat
 from planner import InfeasibleBudget, MemoryModel, Plan, TimeLimit, lower, optimize, simulate
 from planner.analysis.evaluator import evaluator_of
 from planner.bounds.certificate import certified_cost
-from planner.problem import Problem
+from planner.problem import Problem, Stop
 from planner.search.cuts import cuts
 from planner.search.evict import Eviction
-from planner.search.repair import reruns
+from planner.search.repair import Repair, reruns
 
 SOME = settings(max_examples=settings().max_examples // 2, suppress_health_check=list(HealthCheck))
 
@@ -194,19 +194,22 @@ def test_the_same_seed_gives_the_same_plan_and_a_deadline_is_kept() -> None:
     assert cuts(Problem(graph, 232, seed=3)) == cuts(Problem(graph, 232, seed=3))
     assert cuts(Problem(graph, 232, seed=-1)).schedule.steps
     with pytest.raises(TimeLimit):
-        cuts(Problem(graph, 232, deadline=time.monotonic() - 1))
-    proposal = cuts(Problem(graph, None, deadline=time.monotonic() - 1))
+        cuts(Problem(graph, 232, stop=Stop(0.0)))
+    proposal = cuts(Problem(graph, None, stop=Stop(0.0)))
     assert proposal.cut_short
     assert isinstance(optimize(digraph, 232, strategy="cuts", time_limit=60), Plan)
 
 
 def test_interrupting_keeps_the_best_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    from planner.search import repair as refine
+    graph = lower(cases.CASES["C2"].digraph())
+    problem = Problem(graph, 232)
+    repair = Repair.prune
 
-    def interrupted(*_args: object) -> None:
-        raise KeyboardInterrupt
+    def interrupted(self: Repair, *args: Any) -> Any:
+        problem.stop.interrupt()
+        return repair(self, *args)
 
-    monkeypatch.setattr(refine.Repair, "prune", interrupted)
-    monkeypatch.setattr("planner.search.incumbent.Trials.stop", lambda self: self.cut_short)
-    proposal = cuts(Problem(lower(cases.CASES["C2"].digraph()), 232))
+    monkeypatch.setattr(Repair, "prune", interrupted)
+    proposal = cuts(problem)
     assert proposal.cut_short
+    assert simulate(graph, proposal.schedule).peak_bytes <= 232

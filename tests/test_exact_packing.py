@@ -22,6 +22,7 @@ from planner.packing import Intervals, Packing, pack
 from planner.packing.buffer_table import read_table
 from planner.packing.intervals import sections_of
 from planner.packing.restarts import Descent, round_robin
+from planner.problem import Stop
 
 QUICK = settings(suppress_health_check=list(HealthCheck))
 Row = tuple[int, int, int, int, int]  # bytes, start, end, alignment, fixed offset or -1
@@ -181,7 +182,7 @@ def test_progress_is_told_of_every_better_arena() -> None:
 
 def test_a_deadline_that_has_passed_leaves_the_rules(shared: Path) -> None:
     table = read_table(shared / "data/minimalloc/A.1048576.csv")
-    late = pack(table.intervals, deadline=0.0)
+    late = pack(table.intervals, stop=Stop(0.0))
     assert late.cut_short
     assert late.top_bytes > late.bound_bytes
     table.check(late)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import os
@@ -34,8 +35,21 @@ from planner import (
 from planner.files import write_whole
 from planner.mxnet.nnvm import nnvm
 from planner.packing import first_fit, register_allocator
-from planner.problem import Problem, Proposal
+from planner.problem import Budget, Problem, Proposal
 from planner.schedule import Compute, Free, Schedule
+
+GOLDEN = Path(__file__).parent / "golden" / "files"
+
+
+def asking(plan: Plan, **changes: Any) -> Plan:
+    """The same plan, said to be asked for something else."""
+    request = msgspec.structs.replace(plan.request, **changes)
+    return dataclasses.replace(plan, report=msgspec.structs.replace(plan.report, request=request))
+
+
+def claiming(plan: Plan, **changes: Any) -> Plan:
+    """The same plan, of which the report says something else."""
+    return dataclasses.replace(plan, report=msgspec.structs.replace(plan.report, **changes))
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +99,7 @@ def test_any_plan_survives_its_file(
 
 def test_the_file_is_versioned_json_with_the_graph_inside(plan: Plan, saved: Path) -> None:
     parts = json.loads(saved.read_bytes())
-    assert (parts["format"], parts["version"]) == ("planner-plan", 1)
+    assert (parts["format"], parts["version"]) == ("planner-plan", 2)
     assert parts["fingerprint"] == plan.graph.fingerprint
     assert len(parts["ops"]) == len(plan.graph.ops)
 
@@ -96,8 +110,7 @@ def test_saving_the_same_plan_twice_writes_the_same_bytes(plan: Plan, tmp_path: 
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
 
 
-# ------------------------------------------------------------------------------------------------ files that are no
-# plans
+# ------------------------------------------------------------------------------------------------ files of no plan
 
 
 def refused(path: Path, *words: str, graph: planner.Graph | None = None) -> None:
@@ -138,16 +151,21 @@ def test_a_graph_file_is_no_plan(plan: Plan, tmp_path: Path) -> None:
     refused(tmp_path / "graph.json", "planner-graph", "planner-plan")
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
-def test_a_truncated_file_is_refused(saved: Path, share: float) -> None:
+def test_a_truncated_file_is_refused(saved: Path) -> None:
     content = saved.read_bytes()
-    saved.write_bytes(content[: int(len(content) * share)])
-    refused(saved)
+    for share in (0.1, 0.5, 0.9, 0.999):
+        saved.write_bytes(content[: int(len(content) * share)])
+        refused(saved)
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None, 1.5])
-def test_another_version_is_refused_with_both_versions(saved: Path, version: Any) -> None:
-    refused(edited(saved, lambda parts: parts.update(version=version)), repr(version), "1")
+def test_another_version_is_refused_with_both_versions(saved: Path) -> None:
+    for version in (0, 3, "1", "2", None, 1.5):
+        refused(edited(saved, lambda parts, version=version: parts.update(version=version)), repr(version), "2")
+
+
+def asked(parts: dict[str, Any]) -> dict[str, Any]:
+    """The request in a plan file."""
+    return parts["report"]["request"]
 
 
 DAMAGE: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -160,9 +178,15 @@ DAMAGE: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a size above 64 bits": lambda parts: parts["ops"][1]["outputs"][0].update(nbytes=2**70),
     "an op twice": lambda parts: parts["ops"].append(parts["ops"][-1]),
     "an op that reads nothing known": lambda parts: parts["ops"][2].update(reads=["nobody"]),
-    "a budget of text": lambda parts: parts.update(budget="7GB"),
-    "an unknown scope": lambda parts: parts["memory"].update(scope="half"),
-    "an alignment of zero": lambda parts: parts["memory"].update(alignment=0),
+    "a budget of text": lambda parts: asked(parts).update(budget="7GB"),
+    "a budget without its bytes": lambda parts: asked(parts)["budget"].pop("nbytes"),
+    "an unknown scope": lambda parts: asked(parts)["memory"].update(scope="half"),
+    "an alignment of zero": lambda parts: asked(parts)["memory"].update(alignment=0),
+    "an unknown order": lambda parts: asked(parts).update(order="mixed"),
+    "effort below 0": lambda parts: asked(parts).update(effort=-5),
+    "effort 0": lambda parts: asked(parts).update(effort=0),
+    "a seed above 64 bits": lambda parts: asked(parts).update(seed=2**63),
+    "no request": lambda parts: parts["report"].pop("request"),
     "another fingerprint": lambda parts: parts.update(fingerprint="0" * 64),
     "another cost under the old fingerprint": lambda parts: parts["ops"][3].update(cost=9.0),
     "a report without figures": lambda parts: parts["report"].pop("plan"),
@@ -170,9 +194,43 @@ DAMAGE: dict[str, Callable[[dict[str, Any]], Any]] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_file_is_refused(saved: Path, damage: str) -> None:
-    refused(edited(saved, DAMAGE[damage]), "damaged")
+def test_a_damaged_file_is_refused(saved: Path) -> None:
+    content = saved.read_bytes()
+    for damage in DAMAGE.values():
+        saved.write_bytes(content)
+        refused(edited(saved, damage), "damaged")
+
+
+#: Of version 1, in which plan and report each said what was asked.
+DISAGREEMENTS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "strategy": lambda side: side.update(strategy="recursive"),
+    "allocator": lambda side: side.update(allocator="nnvm"),
+    "no allocator": lambda side: side.update(allocator=None),
+    "memory": lambda side: side["memory"].update(reserve=side["memory"]["reserve"] + 1),
+    "order": lambda side: side.update(order="pinned" if side["order"] == "free" else "free"),
+    "budget": lambda side: side.update(budget=(side["budget"] or 0) + 1),
+    "no budget": lambda side: side.update(budget=None if side["budget"] else 7),
+}
+
+
+def test_an_old_file_in_which_plan_and_report_disagree_is_refused(tmp_path: Path) -> None:
+    for name in ("plan-percent", "plan-pinned", "plan-reserve", "plan-least-peak"):
+        content = json.loads((GOLDEN / f"{name}.json").read_bytes())
+        assert content["version"] == 1
+        for what, change in DISAGREEMENTS.items():
+            for side in ("plan", "report"):
+                parts = copy.deepcopy(content)
+                change(parts if side == "plan" else parts["report"])
+                (tmp_path / "plan.json").write_text(json.dumps(parts))
+                refused(tmp_path / "plan.json", "damaged", what.split()[-1])
+        parts = copy.deepcopy(content)
+        parts["report"]["budget_text"] = "7GB" if content["budget"] is None else "least peak"
+        (tmp_path / "plan.json").write_text(json.dumps(parts))
+        if content["budget"] is None:
+            refused(tmp_path / "plan.json", "damaged", "budget")
+        else:
+            with pytest.raises(VerificationError, match="budget"):
+                load(tmp_path / "plan.json").verify()
 
 
 def test_the_plan_of_another_graph_is_refused(saved: Path) -> None:
@@ -202,15 +260,6 @@ TAMPERED_SCHEDULES: dict[str, Callable[[list], Any]] = {
     "a resident freed": lambda steps: steps.append(["free", "x"]),
     "nothing at all": lambda steps: steps.clear(),
 }
-
-
-@pytest.mark.parametrize("fault", TAMPERED_SCHEDULES)
-def test_verify_refuses_a_tampered_schedule(saved: Path, fault: str) -> None:
-    plan = load(edited(saved, lambda parts: TAMPERED_SCHEDULES[fault](parts["schedule"]["steps"])))
-    with pytest.raises((ScheduleError, VerificationError)):
-        plan.verify()
-
-
 TAMPERED_BUFFERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "all offsets zero": lambda allocation: [b.update(offset=0) for b in allocation["buffers"]],
     "an offset that is not aligned": lambda allocation: allocation["buffers"][0].update(
@@ -219,23 +268,12 @@ TAMPERED_BUFFERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a buffer left out": lambda allocation: allocation["buffers"].pop(),
     "a smaller buffer": lambda allocation: allocation["buffers"][0].update(nbytes=1),
     "a smaller arena": lambda allocation: allocation.update(arena_bytes=allocation["arena_bytes"] - 4),
+    "another rule for the offsets": lambda allocation: allocation.update(allocator="nnvm"),
 }
-
-
-@pytest.mark.parametrize("fault", TAMPERED_BUFFERS)
-def test_verify_refuses_tampered_offsets(saved: Path, fault: str) -> None:
-    plan = load(edited(saved, lambda parts: TAMPERED_BUFFERS[fault](parts["allocation"])))
-    with pytest.raises(VerificationError):
-        plan.verify()
-
-
 TAMPERED_REPORTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "peak": lambda report: report["plan"].update(peak_bytes=report["plan"]["peak_bytes"] - 1),
     "arena": lambda report: report["plan"].update(arena_bytes=report["plan"]["arena_bytes"] - 1),
     "cost": lambda report: report["plan"].update(cost=report["plan"]["cost"] - 1),
-    "budget": lambda report: report.update(budget=report["budget"] - 1),
-    "no budget": lambda report: report.update(budget=None),
-    "memory": lambda report: report["memory"].update(reserve=0),
     "keep-all peak": lambda report: report["keep_all"].update(peak_bytes=report["keep_all"]["peak_bytes"] * 10),
     "keep-all cost": lambda report: report["keep_all"].update(cost=report["plan"]["cost"]),
     "recomputed ops": lambda report: report.update(recomputed_ops=0),
@@ -249,13 +287,6 @@ TAMPERED_REPORTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     ),
     "graph": lambda report: report.update(graph="another"),
     "ops": lambda report: report.update(ops=report["ops"] + 1),
-    "strategy": lambda report: report.update(strategy="recursive"),
-    "allocator": lambda report: report.update(allocator="nnvm"),
-    "no allocator": lambda report: report.update(allocator=None),
-    "budget in words": lambda report: report.update(budget_text="1KB"),
-    "budget in words that mean nothing": lambda report: report.update(budget_text="plenty"),
-    "a budget said to be the least peak": lambda report: report.update(budget_text="least peak"),
-    "no words for the budget": lambda report: report.update(budget_text=""),
     "a cost bound forged to the plan's cost": lambda report: report.update(cost_lower_bound=report["plan"]["cost"]),
     "a cost proof that rests on a forged bound": lambda report: report.update(
         optimal="cost at this budget, order free", cost_lower_bound=report["plan"]["cost"]
@@ -272,45 +303,82 @@ TAMPERED_REPORTS: dict[str, Callable[[dict[str, Any]], Any]] = {
         optimal="cost at this budget, order free", cost_lower_bound=1e9
     ),
 }
-
-
-@pytest.mark.parametrize("claim", TAMPERED_REPORTS)
-def test_verify_refuses_a_tampered_report(saved: Path, claim: str) -> None:
-    plan = load(edited(saved, lambda parts: TAMPERED_REPORTS[claim](parts["report"])))
-    with pytest.raises(VerificationError):
-        plan.verify()
-
-
+TAMPERED_REQUESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "no allocator": lambda request: request.update(allocator=None),
+    "another allocator": lambda request: request.update(allocator="nnvm"),
+    "a larger budget": lambda request: request["budget"].update(nbytes=121),
+    "a smaller budget": lambda request: request["budget"].update(nbytes=119),
+    "no budget": lambda request: request.update(budget=None),
+    "budget in words": lambda request: request["budget"].update(text="1KB"),
+    "budget in words that mean nothing": lambda request: request["budget"].update(text="plenty"),
+    "a budget said to be the least peak": lambda request: request["budget"].update(text="least peak"),
+    "no words for the budget": lambda request: request["budget"].update(text=""),
+    "a smaller reserve": lambda request: request["memory"].update(reserve=0),
+    "a reserve that leaves too little": lambda request: request["memory"].update(reserve=100),
+    "a policy": lambda request: request.update(save=["f3"]),
+}
 TAMPERED_PLANS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "strategy": lambda parts: parts.update(strategy="recursive"),
-    "allocator": lambda parts: parts.update(allocator="nnvm"),
-    "no allocator": lambda parts: parts.update(allocator=None),
-    "no allocator, said twice": lambda parts: (parts.update(allocator=None), parts["report"].update(allocator=None)),
-    "another allocator, said twice": lambda parts: (
-        parts.update(allocator="nnvm"),
-        parts["report"].update(allocator="nnvm"),
-    ),
-    "another rule for the offsets": lambda parts: parts["allocation"].update(allocator="nnvm"),
     "no offsets": lambda parts: (
         parts.update(allocation=None),
         parts["report"]["plan"].update(arena_bytes=parts["report"]["plan"]["peak_bytes"]),
     ),
     "graph name": lambda parts: parts.update(graph_name="another"),
-    "effort below 0": lambda parts: parts.update(effort=-5),
-    "effort 0": lambda parts: parts.update(effort=0),
-    "no budget, said twice": lambda parts: (parts.update(budget=None), parts["report"].update(budget=None)),
-    "a larger budget, said twice": lambda parts: (parts.update(budget=121), parts["report"].update(budget=121)),
+    "an arena bound above what can be proven, said twice": lambda parts: (
+        parts["allocation"].update(bound_bytes=parts["allocation"]["arena_bytes"] + 4),
+        parts["report"].update(arena_lower_bound=parts["allocation"]["arena_bytes"] + 4),
+    ),
 }
 
 
-@pytest.mark.parametrize("fault", TAMPERED_PLANS)
-def test_verify_refuses_a_plan_that_says_it_was_asked_something_else(saved: Path, fault: str) -> None:
-    plan = load(edited(saved, TAMPERED_PLANS[fault]))
-    with pytest.raises(VerificationError):
-        plan.verify()
+def test_verify_refuses_whatever_was_tampered_with(saved: Path) -> None:
+    content = saved.read_bytes()
+    accepted = []
+    for part, changes in (
+        (lambda parts: parts["schedule"]["steps"], TAMPERED_SCHEDULES),
+        (lambda parts: parts["allocation"], TAMPERED_BUFFERS),
+        (lambda parts: parts["report"], TAMPERED_REPORTS),
+        (asked, TAMPERED_REQUESTS),
+        (lambda parts: parts, TAMPERED_PLANS),
+    ):
+        for name, change in changes.items():
+            saved.write_bytes(content)
+            plan = load(edited(saved, lambda parts, part=part, change=change: change(part(parts))))
+            try:
+                plan.verify()
+            except VerificationError:
+                continue
+            except ScheduleError:
+                assert changes is TAMPERED_SCHEDULES
+                continue
+            accepted.append(name)
+    assert accepted == []
 
 
-ECHOES = {("seed",), ("effort",), ("report", "cut_short")}  # nothing in a plan follows from them
+def test_an_arena_bound_above_what_can_be_proven_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = optimize(zoo.chain(16, reads=("in", "out"), nbytes=8), "80%", allocator=bump)
+    allocation, peak_bytes = plan.allocation, plan.report.plan.peak_bytes
+    assert allocation is not None
+    assert allocation.arena_bytes > peak_bytes
+
+    def claiming(bound_bytes: int) -> Plan:
+        report = msgspec.structs.replace(plan.report, arena_lower_bound=bound_bytes)
+        bound = msgspec.structs.replace(allocation, bound_bytes=bound_bytes)
+        return dataclasses.replace(plan, allocation=bound, report=report)
+
+    claiming(peak_bytes).verify()
+    assert "no packing of this schedule is smaller" in str(claiming(allocation.arena_bytes))
+    with pytest.raises(VerificationError, match=f"no arena of theirs is below {allocation.arena_bytes} bytes"):
+        claiming(allocation.arena_bytes).verify()
+    monkeypatch.setattr("planner.packing.allocators.proves", lambda *_: True)
+    claiming(allocation.arena_bytes).verify()  # nothing else looks at it
+
+
+#: Nothing in a plan follows from them, as long as names are of nothing registered, and the budget holds the reserve.
+ECHOES = {
+    ("report", "cut_short"),
+    *(("report", "request", name) for name in ("strategy", "allocator", "seed", "effort")),
+    ("report", "request", "memory", "reserve"),
+}
 BOUNDS = {("report", "cost_lower_bound"), ("report", "peak_lower_bound")}
 
 
@@ -339,7 +407,7 @@ def test_whatever_is_changed_in_a_plan_file_is_noticed(saved: Path) -> None:
         for path in leaves(json.loads(content))
         if path not in ECHOES and path[0] != "ops" and path[1:2] != ("buffers",)
     ]
-    assert len(paths) > 200
+    assert len(paths) > 180
     unnoticed = []
     for path in paths:
         parts = json.loads(content)
@@ -360,25 +428,22 @@ def test_whatever_is_changed_in_a_plan_file_is_noticed(saved: Path) -> None:
     assert unnoticed == weaker
 
 
-@pytest.mark.parametrize(
-    "statement",
-    ["cost at this budget, anything", "cost", "peak and anything", "peak", "Cost at this budget, order free"],
-)
-def test_only_known_statements_are_proofs_even_of_a_plan_that_is_optimal(statement: str) -> None:
+def test_only_known_statements_are_proofs_even_of_a_plan_that_is_optimal() -> None:
     easy = optimize(zoo.chain(16, reads=("in", "out")), "1KB")  # keep-all fits: nothing is cheaper
     for known in ("cost at this budget, order free", "cost at this budget, order pinned"):
-        dataclasses.replace(easy, report=msgspec.structs.replace(easy.report, optimal=known)).verify()
-    with pytest.raises(VerificationError, match="proven"):
-        dataclasses.replace(easy, report=msgspec.structs.replace(easy.report, optimal=statement)).verify()
+        claiming(easy, optimal=known).verify()
+    for statement in (
+        "cost at this budget, anything", "cost", "peak and anything", "peak", "Cost at this budget, order free",
+    ):  # fmt: skip
+        with pytest.raises(VerificationError, match="proven"):
+            claiming(easy, optimal=statement).verify()
 
 
 def test_no_budget_is_no_ground_for_a_proof_of_cost() -> None:
     least = optimize(zoo.chain(1, reads=("in", "out")))
     assert least.report.plan.cost == least.report.cost_lower_bound
     with pytest.raises(VerificationError, match="proven"):
-        dataclasses.replace(
-            least, report=msgspec.structs.replace(least.report, optimal="cost at this budget, order free")
-        ).verify()
+        claiming(least, optimal="cost at this budget, order free").verify()
 
 
 def test_a_strategy_of_your_own_may_claim_a_higher_bound_but_no_proof_that_rests_on_it() -> None:
@@ -401,17 +466,14 @@ def test_a_strategy_of_your_own_may_claim_a_higher_bound_but_no_proof_that_rests
     assert "above the best possible, or so 'knowing' says" in str(plan)
 
 
-@pytest.mark.parametrize(("bound", "true"), [(132.0, True), (133.0, False), (136.0, False)])
-def test_a_bound_of_exact_is_proven_again_and_none_above_the_optimum_is_believed(bound: float, true: bool) -> None:
+def test_a_bound_of_exact_is_proven_again_and_none_above_the_optimum_is_believed() -> None:
     dear = optimize(cases.CASES["C2"].digraph(), 224, strategy="exact")
     assert dear.report.plan.cost == 136  # where 132 is the least at 232 bytes: public case C2
-    report = msgspec.structs.replace(dear.report, budget=232, budget_text="232", cost_lower_bound=bound, optimal=None)
-    claiming = dataclasses.replace(dear, budget=232, report=report)
-    if true:
-        claiming.verify()
-    else:
+    larger = asking(dear, budget=Budget("232", 232))
+    claiming(larger, cost_lower_bound=132.0, optimal=None).verify()
+    for bound in (133.0, 136.0):
         with pytest.raises(VerificationError, match=f"no plan costs less than {bound}"):
-            claiming.verify()
+            claiming(larger, cost_lower_bound=bound, optimal=None).verify()
 
 
 def test_the_order_asked_for_is_in_the_plan_and_what_holds_of_the_programs_order_is_not_said_of_all(
@@ -428,13 +490,10 @@ def test_the_order_asked_for_is_in_the_plan_and_what_holds_of_the_programs_order
     assert load(tmp_path / "plan.json") == pinned
     pinned.verify()
     for optimal in (None, "cost at this budget, order free", "cost at this budget, order pinned"):
-        report = msgspec.structs.replace(pinned.report, order="free", optimal=optimal)
         with pytest.raises(VerificationError, match="proven"):
-            dataclasses.replace(pinned, order="free", report=report).verify()
+            claiming(asking(pinned, order="free"), optimal=optimal).verify()
     with pytest.raises(VerificationError, match="order is pinned"):
-        dataclasses.replace(free, order="pinned", report=msgspec.structs.replace(free.report, order="pinned")).verify()
-    with pytest.raises(VerificationError, match="order"):
-        dataclasses.replace(pinned, order="free").verify()
+        asking(free, order="pinned").verify()
 
 
 def bump(graph: planner.Graph, schedule: Schedule, *, memory: MemoryModel) -> planner.Allocation:
@@ -460,21 +519,24 @@ NAMED_ALLOCATORS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("allocator", NAMED_ALLOCATORS)
-@pytest.mark.parametrize("budget", [None, "80%", 10**6, 0.9])
-def test_verify_accepts_the_plan_of_any_allocator_by_name_by_callable_and_with_options(
-    tmp_path: Path, allocator: str, budget: Any
-) -> None:
+def test_verify_accepts_the_plan_of_any_allocator_by_name_by_callable_and_with_options(tmp_path: Path) -> None:
     graph = zoo.chain(16, reads=("in", "out"), nbytes=8)
     for k in range(1, 17):
         graph.nodes[f"f{k}"].update(nbytes=8 + k % 3, workspace=k % 4)
-    try:
-        plan = optimize(graph, budget, allocator=NAMED_ALLOCATORS[allocator], memory=MemoryModel(alignment=4))
-    except InfeasibleBudget as error:
-        plan = optimize(graph, error.minimum, allocator=NAMED_ALLOCATORS[allocator], memory=MemoryModel(alignment=4))
-    plan.verify()
-    plan.save(tmp_path / "plan.json")
-    load(tmp_path / "plan.json").verify()
+    memory, refused = MemoryModel(alignment=4), []
+    for name, allocator in NAMED_ALLOCATORS.items():
+        for budget in (None, "80%", 10**6, 0.9):
+            try:
+                plan = optimize(graph, budget, allocator=allocator, memory=memory)
+            except InfeasibleBudget as error:
+                plan = optimize(graph, error.minimum, allocator=allocator, memory=memory)
+            plan.save(tmp_path / "plan.json")
+            try:
+                plan.verify()
+                load(tmp_path / "plan.json").verify()
+            except VerificationError as error:
+                refused.append((name, budget, str(error)))
+    assert refused == []
 
 
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
@@ -503,7 +565,7 @@ def test_a_registered_allocator_packs_keep_all_again_and_a_portfolio_may_name_th
         dataclasses.replace(plan, allocation=msgspec.structs.replace(plan.allocation, allocator="other")).verify()
     figures = msgspec.structs.replace(plan.report.keep_all, arena_bytes=plan.report.keep_all.arena_bytes + 1)
     with pytest.raises(VerificationError, match="keep-all arena"):
-        dataclasses.replace(plan, report=msgspec.structs.replace(plan.report, keep_all=figures)).verify()
+        claiming(plan, keep_all=figures).verify()
 
 
 def test_keep_all_of_an_unregistered_allocator_is_held_to_its_peak_and_of_options_to_all_buffers_side_by_side() -> None:
@@ -514,8 +576,7 @@ def test_keep_all_of_an_unregistered_allocator_is_held_to_its_peak_and_of_option
         assert keep_all.arena_bytes == (least or keep_all.arena_bytes)
 
         def claims(arena_bytes: int, plan: Plan = plan) -> Plan:
-            figures = msgspec.structs.replace(plan.report.keep_all, arena_bytes=arena_bytes)
-            return dataclasses.replace(plan, report=msgspec.structs.replace(plan.report, keep_all=figures))
+            return claiming(plan, keep_all=msgspec.structs.replace(plan.report.keep_all, arena_bytes=arena_bytes))
 
         claims(keep_all.peak_bytes).verify()
         with pytest.raises(VerificationError, match="keep-all arena"):
@@ -527,28 +588,10 @@ def test_keep_all_of_an_unregistered_allocator_is_held_to_its_peak_and_of_option
                 claims(10).verify()
 
 
-@pytest.mark.parametrize(
-    "budget",
-    [
-        14,
-        "14",
-        "14 B",
-        "0.014KB",
-        0.8,
-        0.99999,
-        "80%",
-        " 80 % ",
-        ".8",
-        1.0,
-        "100%",
-        None,
-        np.float64(0.8),
-        np.int64(14),
-        "4PB",
-    ],
-)
-def test_a_budget_is_read_again_as_it_was_written(budget: Any) -> None:
-    optimize(zoo.chain(16, reads=("in", "out")), budget).verify()
+def test_a_budget_is_read_again_as_it_was_written() -> None:
+    numbers: list[Any] = [14, 0.8, 0.99999, 1.0, None, np.float64(0.8), np.int64(14)]
+    for budget in (*numbers, "14", "14 B", "0.014KB", "80%", " 80 % ", ".8", "100%", "4PB"):
+        optimize(zoo.chain(16, reads=("in", "out")), budget).verify()
 
 
 def test_a_budget_below_a_ten_thousandth_is_read_again() -> None:
@@ -567,18 +610,15 @@ def test_the_free_memory_of_a_device_is_an_echo(monkeypatch: pytest.MonkeyPatch)
     plan.verify()
 
 
-@pytest.mark.parametrize("seed", [True, 1.0, "1", None])
-def test_a_seed_that_is_no_int_is_refused(plan: Plan, seed: Any) -> None:
-    with pytest.raises(VerificationError, match="seed"):
-        dataclasses.replace(plan, seed=seed).verify()
-    with pytest.raises(planner.PlannerError, match="seed"):
-        Problem(plan.graph, None, seed=seed)
-
-
-@pytest.mark.parametrize("effort", [0.0, -1.0, float("inf"), float("nan")])
-def test_an_effort_that_is_none_is_refused(plan: Plan, effort: float) -> None:
-    with pytest.raises(VerificationError, match="effort"):
-        dataclasses.replace(plan, effort=effort).verify()
+def test_a_seed_or_an_effort_that_is_none_is_refused(plan: Plan) -> None:
+    for seed in (True, 1.0, "1", None):
+        with pytest.raises(planner.PlannerError, match="seed"):
+            asking(plan, seed=seed)
+        with pytest.raises(planner.PlannerError, match="seed"):
+            Problem(plan.graph, None, seed=seed)  # type: ignore[arg-type]
+    for effort in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(planner.PlannerError, match="effort"):
+            asking(plan, effort=effort)
 
 
 def test_numbers_of_numpy_are_written_as_plain_ones(tmp_path: Path) -> None:
@@ -591,11 +631,11 @@ def test_numbers_of_numpy_are_written_as_plain_ones(tmp_path: Path) -> None:
     assert load(tmp_path / "plan.json") == plan
 
 
-@pytest.mark.parametrize("wrong", [True, False, np.True_, 1.0, "1", None, -1, 2**62, np.array([1, 2])], ids=repr)
-def test_an_alignment_or_reserve_that_is_no_number_of_bytes_is_refused(wrong: Any) -> None:
-    for field in ("alignment", "reserve"):
-        with pytest.raises(planner.PlannerError, match=f"{field}.*is not a number of bytes"):
-            MemoryModel(**{field: wrong})
+def test_an_alignment_or_reserve_that_is_no_number_of_bytes_is_refused() -> None:
+    for wrong in (True, False, np.True_, 1.0, "1", None, -1, 2**62, np.array([1, 2])):
+        for field in ("alignment", "reserve"):
+            with pytest.raises(planner.PlannerError, match=f"{field}.*is not a number of bytes"):
+                MemoryModel(**{field: wrong})
 
 
 def test_the_least_that_works_can_be_asked_for_at_the_largest_reserve() -> None:
@@ -614,18 +654,16 @@ def test_the_least_that_works_can_be_asked_for_at_the_largest_reserve() -> None:
 
 def test_verify_refuses_a_budget_that_is_exceeded(plan: Plan) -> None:
     budget = plan.report.plan.arena_bytes + plan.memory.reserve - 1
-    tight = dataclasses.replace(
-        plan, budget=budget, report=msgspec.structs.replace(plan.report, budget=budget, budget_text=str(budget))
-    )
     with pytest.raises(VerificationError, match="above the budget"):
-        tight.verify()
+        asking(plan, budget=Budget(str(budget), budget)).verify()
 
 
 def test_a_plan_cannot_be_changed_in_place(plan: Plan) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        plan.budget = 1  # type: ignore[misc]
-    with pytest.raises(AttributeError):
-        plan.report.budget = 1  # type: ignore[misc]
+        plan.schedule = Schedule(())  # type: ignore[misc]
+    for whole in (plan, plan.report, plan.request):
+        with pytest.raises(AttributeError):
+            whole.budget = 1  # type: ignore[misc]
 
 
 # ------------------------------------------------------------------------------------------------ whole or not at all
@@ -669,20 +707,20 @@ def test_a_folder_that_cannot_be_written_is_an_output_error(plan: Plan, tmp_path
         folder.chmod(0o700)
 
 
-@pytest.mark.parametrize("failing", ["fsync", "replace", "chmod"])
 def test_a_failure_midway_leaves_the_old_file_and_nothing_else(
-    plan: Plan, saved: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+    plan: Plan, saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = saved.read_bytes()
 
     def full(*_args: Any, **_options: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, failing, full)
-    assert "No space left" in cannot_save(dataclasses.replace(plan, seed=99), saved)
-    monkeypatch.undo()
-    assert saved.read_bytes() == before
-    assert [path.name for path in saved.parent.iterdir()] == [saved.name]
+    for failing in ("fsync", "replace", "chmod"):
+        monkeypatch.setattr(os, failing, full)
+        assert "No space left" in cannot_save(asking(plan, seed=99), saved)
+        monkeypatch.undo()
+        assert saved.read_bytes() == before
+        assert [path.name for path in saved.parent.iterdir()] == [saved.name]
 
 
 def test_an_interrupt_midway_leaves_the_old_file_and_nothing_else(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -723,7 +761,7 @@ def test_a_new_file_has_the_permissions_the_umask_asks_for(plan: Plan, tmp_path:
 def test_the_report_shows_keep_all_plan_bound_and_budget_side_by_side(plan: Plan) -> None:
     text = str(plan.report)
     rows = {line.split()[0]: line for line in text.splitlines() if line.strip()}
-    assert all(word in text for word in ("keep-all", "this plan", "lower bound", "budget"))
+    assert all(word in text for word in ("no recomputation", "this plan", "lower bound", "budget"))
     # 16 layers, two gradients and the input of 8 bytes; layers need 3 bytes more while they run.
     assert plan.report.keep_all.peak_bytes == 19 * 8
     assert "152 B" in rows["peak"]
@@ -755,6 +793,7 @@ def test_the_least_peak_is_called_optimal_where_it_meets_the_bound() -> None:
 def test_a_plan_says_what_it_was_asked(plan: Plan) -> None:
     assert (plan.budget, plan.seed, plan.effort, plan.strategy, plan.allocator) == (120, 3, 1.0, "chen-sqrt", "auto")
     assert plan.memory == MemoryModel(alignment=4, reserve=5)
+    assert plan.request is plan.report.request
 
 
 def test_schedules_print_one_op_a_line() -> None:

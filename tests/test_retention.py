@@ -25,7 +25,7 @@ from planner import Graph, InfeasibleBudget, MemoryModel, TimeLimit, lower, simu
 from planner.analysis.evaluator import Evaluator
 from planner.kernels.anneal import annealing, drops, orders
 from planner.kernels.anneal.state import END, HEAD
-from planner.problem import Problem, Proposal
+from planner.problem import Problem, Proposal, Stop
 from planner.search.anneal import retention
 from planner.search.lifetimes import Runs, first_word, model_of
 
@@ -306,7 +306,8 @@ def test_a_start_is_never_made_worse_and_ctrl_c_keeps_the_best() -> None:
         return Proposal(dearest)
 
     def interrupted(problem: Problem) -> Proposal:
-        raise KeyboardInterrupt
+        problem.stop.interrupt()
+        return given_plan(problem)
 
     trace = simulate(graph, dearest)
     proposal = retention(Problem(graph, trace.peak_bytes), starts=(given_plan, interrupted))
@@ -321,8 +322,8 @@ def test_a_passed_deadline_ends_the_search_at_once() -> None:
     graph = lower(cases.digraph(cases.chain(200), ("g0",)))
     began = time.process_time()
     with pytest.raises(TimeLimit):
-        retention(Problem(graph, 20, deadline=time.monotonic() - 1))
-    proposal = retention(Problem(graph, None, deadline=time.monotonic() - 1))
+        retention(Problem(graph, 20, stop=Stop(0.0)))
+    proposal = retention(Problem(graph, None, stop=Stop(0.0)))
     assert proposal.cut_short
     assert time.process_time() - began < 2.0
 

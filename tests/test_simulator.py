@@ -32,6 +32,7 @@ from naive import (
 from programs import op, steps
 from strategies import broken_schedules, digraphs, memory_models, schedules, simple_digraphs
 
+import planner
 from planner.errors import PlannerError, ScheduleError, VerificationError
 from planner.graph import Graph, Op
 from planner.lowering.schema import lower
@@ -76,7 +77,7 @@ PLAIN = [
 
 
 def test_rule_1_keep_all_is_program_order_with_frees_after_the_step() -> None:
-    assert str(keep_all(Graph(PLAIN))) == "a\nb\nc; free b\nd; free a, c"
+    assert str(keep_all(Graph(PLAIN))) == "a\nb\nc; free b\nd; free c, a"
     assert timeline(PLAIN, "a b c -b d -a -c") == (1, 11, 111, 1101)  # b still counts where c is made
 
 
@@ -271,8 +272,9 @@ def test_rule_4_what_is_live_at_the_peak_is_listed_largest_first() -> None:
 def test_a_storage_is_called_by_its_newest_name_also_where_that_was_on_it_before() -> None:
     views = [op(name, "a", nbytes=4, view=((0, 0, 0),)) for name in ("v", "w")]
     graph = [op("a", nbytes=4), *views, op("b", "v", "w", nbytes=100, output=True)]
-    assert run(graph, "a v w b").live_at_peak == (("b", 100), ("w", 4))
-    assert run(graph, "a v w -v v b").live_at_peak == (("b", 100), ("v", 4))
+    for text, newest in (("a v w b", "w"), ("a v w -v v b", "v")):
+        assert planner.simulate(Graph(graph), steps(text)).live_at_peak == (("b", 100), (newest, 4))
+        assert run(graph, text).live_at_peak == (("b", 100), ("a", 4))  # the judge names a storage for its maker
 
 
 def test_rule_4_nothing_run_takes_the_residents() -> None:
@@ -666,13 +668,13 @@ def test_rule_10_a_chain_of_pairs_is_one_storage() -> None:
 
 def test_rule_11_an_instance_is_freed_after_its_last_read_before_its_op_runs_again() -> None:
     graph = Graph(PLAIN)
-    assert str(canonical_steps(graph, ["a", "b", "c", "a", "d"])) == "a\nb; free a\nc; free b\na\nd; free a, c"
-    assert str(canonical_steps(graph, ["a", "b", "a", "c", "d"])) == "a\nb; free a\na\nc; free b\nd; free a, c"
+    assert str(canonical_steps(graph, ["a", "b", "c", "a", "d"])) == "a\nb; free a\nc; free b\na\nd; free c, a"
+    assert str(canonical_steps(graph, ["a", "b", "a", "c", "d"])) == "a\nb; free a\na\nc; free b\nd; free c, a"
 
 
 def test_rule_11_an_instance_nobody_reads_is_freed_at_once() -> None:
     graph = Graph(PLAIN)
-    assert str(canonical_steps(graph, ["a", "b", "b", "c", "d"])) == "a\nb; free b\nb\nc; free b\nd; free a, c"
+    assert str(canonical_steps(graph, ["a", "b", "b", "c", "d"])) == "a\nb; free b\nb\nc; free b\nd; free c, a"
 
 
 def test_rule_11_outputs_keep_their_last_instance_alone() -> None:

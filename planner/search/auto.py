@@ -35,7 +35,8 @@ def auto(problem: Problem) -> Proposal:
     """The optimum of at most nine ops; else minimum cuts, and annealing from what they find unless that is proven to be
     close.
 
-    Where single values cut most of the forward pass, the dynamic program over chains is asked too. Graphs of more than
+    Where single values cut most of the forward pass, the dynamic program over chains is asked too, and where a sweep
+    found plans nearby, the best of those. Graphs of more than
     `ANNEALED_OPS` ops take the plan of "cuts"; where it finds none, the cheapest of Chen's planners, the original's and
     the recursive one; and where these find none, "retention"; this and they at once where no op is of the backward
     pass: cuts are made where the program turns to it. Without a budget all are asked, and the plan of least peak is
@@ -50,26 +51,8 @@ def auto(problem: Problem) -> Proposal:
         return optimum
     evaluator = evaluator_of(problem.graph, problem.memory)
     ops = len(evaluator.keep_all)
-    if ops <= ANNEALED_OPS:
-        return _annealed(problem)
-    # Each plan tried costs as many steps as the graph has ops: fewer are tried, so that time grows no faster than the
-    # graph.
-    less = msgspec.structs.replace(problem, effort=problem.effort * ANNEALED_OPS / ops)
-    if problem.budget is None:
-        return _best(less, ((cuts, *_SEGMENTS),))
-
-    def annealed(_: Problem) -> Proposal:
-        return retention(problem, starts=())
-
-    turns = bool((evaluator.encoded.arrays.phase == BACKWARD).any())
-    return _best(less, ((cuts,), _SEGMENTS, (annealed,)) if turns else ((*_SEGMENTS, annealed),))
-
-
-def _annealed(problem: Problem) -> Proposal:
-    """Cuts, chains where the graph is nearly one, and what a sweep found nearby; then "retention" from the best of
-    them.
-    """
-    evaluator = evaluator_of(problem.graph, problem.memory)
+    if ops > ANNEALED_OPS:
+        return _large(problem, ops)
     part = evaluator.forward_part()
     chained = part is not None and 2 * len(part.position) >= int(part.origin.sum())
     strategies: tuple[Strategy, ...] = (cuts, chain) if chained else (cuts,)
@@ -93,6 +76,20 @@ def _annealed(problem: Problem) -> Proposal:
         return found
     effort = problem.effort * min(1.0, (cost - bound) / (WIDE * once))
     return retention(msgspec.structs.replace(problem, effort=effort), starts=(lambda _: found,))
+
+
+def _large(problem: Problem, ops: int) -> Proposal:
+    """Without annealing, unless nothing else finds a plan; effort falls as ops rise, so that time grows no faster."""
+    less = msgspec.structs.replace(problem, effort=problem.effort * ANNEALED_OPS / ops)
+    if problem.budget is None:
+        return _best(less, ((cuts, *_SEGMENTS),))
+
+    def annealed(_: Problem) -> Proposal:
+        return retention(problem, starts=())
+
+    evaluator = evaluator_of(problem.graph, problem.memory)
+    turns = bool((evaluator.encoded.arrays.phase == BACKWARD).any())
+    return _best(less, ((cuts,), _SEGMENTS, (annealed,)) if turns else ((*_SEGMENTS, annealed),))
 
 
 def _neighbour(problem: Problem) -> Proposal:
