@@ -6,9 +6,12 @@ import csv
 import io
 import json
 import math
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ElementTree
 from itertools import pairwise
 from pathlib import Path
@@ -555,14 +558,17 @@ def test_progress_counts_every_search_once_to_the_total() -> None:
 
 
 class Stopping:
-    """A strategy that is interrupted at its nth question."""
+    """A strategy that is interrupted at its nth question: by Ctrl-C, or by an error."""
 
     __name__ = "stopping"
 
     def __init__(self, last: int, error: BaseException | None = None) -> None:
-        self.left, self.error = last, error or KeyboardInterrupt()
+        self.left, self.error = last, error
 
     def __call__(self, problem: Problem) -> Proposal:
+        if not self.left and self.error is None:
+            signal.raise_signal(signal.SIGINT)
+            raise TimeLimit("Ctrl-C")
         if not self.left:
             raise self.error
         self.left -= 1
@@ -586,7 +592,10 @@ def test_ctrl_c_that_a_strategy_answers_with_its_best_plan_ends_the_curve() -> N
 
     def cut_short(problem: Problem) -> Proposal:
         asked.append(problem.budget)
-        return Proposal(chen_budget(problem).schedule, cut_short=problem.budget is not None)
+        plan = chen_budget(problem).schedule
+        if problem.budget is not None:
+            signal.raise_signal(signal.SIGINT)
+        return Proposal(plan, cut_short=problem.budget is not None)
 
     found = curve(zoo.chain(12), [8, 9, 10], strategies=cut_short)
     assert asked == [None, 9]
@@ -597,6 +606,62 @@ def test_ctrl_c_that_a_strategy_answers_with_its_best_plan_ends_the_curve() -> N
 def test_ctrl_c_before_anything_is_found_is_passed_on() -> None:
     with pytest.raises(KeyboardInterrupt):
         curve(zoo.chain(12), strategies=Stopping(0))
+
+
+GROUP = """
+import os, sys, time
+from pathlib import Path
+import planner
+
+folder = Path({folder!r})
+
+def slow(problem):
+    (folder / f"{{os.getpid()}}.pid").touch()
+    if problem.budget is not None:
+        for _ in range(600):
+            if problem.stop.now:
+                raise planner.errors.TimeLimit("stopped")
+            time.sleep(0.1)
+    return planner.search.find_strategy("chen-budget")[1](problem)
+
+def quick(problem):
+    return planner.search.find_strategy("chen-budget")[1](problem)
+
+found = planner.curve(planner.zoo.chain(12), [8, 9, 10], strategies=[quick, slow], jobs=2)
+print([point.status for point in found.points], any(point.cut_short for point in found.points))
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+def test_children_outlive_ctrl_c_to_the_group_and_end_with_their_parent(tmp_path: Path, sent: signal.Signals) -> None:
+    command = [sys.executable, "-c", GROUP.format(folder=str(tmp_path))]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    children: list[int] = []
+    until = time.monotonic() + 60
+    while not children and time.monotonic() < until:
+        children = [int(path.stem) for path in tmp_path.glob("*.pid")]
+        time.sleep(0.1)
+    time.sleep(1)
+    assert children
+    if sent == signal.SIGINT:
+        os.killpg(parent.pid, sent)
+        out = parent.communicate(timeout=60)[0]
+        assert "'fits'" in out
+        assert out.endswith("True\n")
+        assert parent.returncode == 0
+    else:
+        parent.kill()
+        parent.wait()
+    until = time.monotonic() + 20
+    while any(map(running, children)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not any(map(running, children))
+
+
+def running(pid: int) -> bool:
+    """True for a process that is there and no zombie."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def test_a_time_limit_marks_the_points_it_stopped() -> None:
@@ -623,7 +688,7 @@ def test_json_comes_back_equal_and_is_versioned(chain: Curve, tmp_path: Path) ->
     chain.save(tmp_path / "curve.json")
     assert planner.load_curve(tmp_path / "curve.json") == chain
     content = json.loads((tmp_path / "curve.json").read_text())
-    assert (content["format"], content["version"]) == ("planner-curve", 2)
+    assert (content["format"], content["version"]) == ("planner-curve", 3)
     assert content["fingerprint"] == lower(zoo.chain(12)).fingerprint
 
 
@@ -638,7 +703,7 @@ def test_json_comes_back_equal_and_is_versioned(chain: Curve, tmp_path: Path) ->
         (lambda file: file["points"][-1].update(gap=None), "figures"),
         (lambda file: file["points"][-1].update(cost_lower_bound=None), "lower bound"),
         (lambda file: file["points"][-1].update(budget="much"), "budget"),
-        (lambda file: file["memory"].update(alignment=0), "alignment"),
+        (lambda file: file["request"]["memory"].update(alignment=0), "alignment"),
     ],
 )
 def test_a_damaged_json_file_is_refused(chain: Curve, tmp_path: Path, change: Any, named: str) -> None:

@@ -171,6 +171,19 @@ def test_a_capacity_stops_the_search_at_the_first_packing_within_it() -> None:
     assert pack(intervals_of(rows), capacity=6).top_bytes == 6
 
 
+def test_a_capacity_between_two_multiples_of_the_unit_is_never_exceeded() -> None:
+    """All sizes are multiples of four: within 27 bytes means within 24."""
+    generator = np.random.default_rng(11)
+    for _ in range(20):
+        drawn = generator.integers(1, 9, (8, 3)).tolist()
+        rows = [(4 * n, s, s + d, 4, -1) for n, s, d in drawn]
+        least = pack(intervals_of(rows)).top_bytes
+        for capacity in range(least, least + 5):
+            packing = pack(intervals_of(rows), capacity=capacity)
+            check(rows, packing)
+            assert packing.top_bytes <= capacity
+
+
 def test_progress_is_told_of_every_better_arena() -> None:
     seen: list[tuple[int, int]] = []
     generator = np.random.default_rng(1)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import msgspec
+import networkx as nx
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from strategies import digraphs, op_sequences, simple_digraphs
+from test_laws import layered_digraphs
 
+from planner import lower
+from planner.analysis.evaluator import evaluator_of
 from planner.errors import PlannerError
 from planner.memory import Allocation, Buffer, MemoryModel
-from planner.schedule import Compute, Free, Schedule
+from planner.schedule import Compute, Free, Schedule, canonical, keep_all
 
 STEPS = (Compute("a"), Compute("b"), Free("a"), Compute("a"), Free("b"))
 names = st.text(max_size=3)
@@ -103,3 +109,16 @@ def test_a_storage_is_rounded_up_to_the_alignment(nbytes: int, alignment: int, r
 def test_a_memory_model_that_cannot_be_is_refused(wrong: dict) -> None:
     with pytest.raises(PlannerError, match=next(iter(wrong))):
         MemoryModel(**wrong)
+
+
+@settings(suppress_health_check=list(HealthCheck))
+@given(digraph=st.one_of(digraphs(), layered_digraphs(), simple_digraphs()), data=st.data())
+def test_rule_11_is_what_the_kernels_make_of_a_sequence(digraph: nx.DiGraph, data: st.DataObject) -> None:
+    """Step by step, for the program's order and for legal sequences in which ops run again."""
+    graph = lower(digraph)
+    evaluator = evaluator_of(graph, MemoryModel())
+    assert keep_all(graph) == evaluator.schedule(evaluator.keep_all)
+    ops = data.draw(op_sequences(graph))
+    row = {name: k for k, name in enumerate(evaluator.encoded.op_names)}
+    sequence = np.array([row[name] for name in ops], dtype=np.int64)
+    assert canonical(graph, ops) == evaluator.schedule(sequence)
