@@ -123,9 +123,8 @@ def test_a_graph_without_ops_and_one_of_residents_only_are_planned() -> None:
 # ------------------------------------------------------------------------------------------------ budgets
 
 
-@pytest.mark.parametrize(
-    ("budget", "nbytes"),
-    [
+def test_a_budget_is_understood_to_the_byte() -> None:
+    for budget, nbytes in [
         (100, 100),
         ("100", 100),
         ("100B", 100),
@@ -144,13 +143,11 @@ def test_a_graph_without_ops_and_one_of_residents_only_are_planned() -> None:
         ("0.6", 108),
         ("62.5%", 112),
         (2**62, 2**62),
-    ],
-)
-def test_a_budget_is_understood_to_the_byte(budget: Any, nbytes: int) -> None:
-    plan = optimize(chain(), budget)
-    assert plan.budget == plan.report.budget == nbytes
-    assert plan.report.needed_bytes <= nbytes
-    assert f"{nbytes} bytes" in str(plan.report)
+    ]:
+        plan = optimize(chain(), budget)
+        assert plan.budget == plan.report.budget == nbytes
+        assert plan.report.needed_bytes <= nbytes
+        assert f"{nbytes} bytes" in str(plan.report)
 
 
 BAD_BUDGETS = [
@@ -191,13 +188,13 @@ WORSE_BUDGETS = [
 ]
 
 
-@pytest.mark.parametrize("budget", [*BAD_BUDGETS, *WORSE_BUDGETS], ids=repr)
-def test_a_budget_that_is_not_understood_is_refused_with_the_accepted_forms(budget: Any) -> None:
-    with pytest.raises(UnitError) as caught:
-        optimize(chain(), budget)
-    assert "7GiB" in str(caught.value)
-    assert "40%" in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_a_budget_that_is_not_understood_is_refused_with_the_accepted_forms() -> None:
+    for budget in [*BAD_BUDGETS, *WORSE_BUDGETS]:
+        with pytest.raises(UnitError) as caught:
+            optimize(chain(), budget)
+        assert "7GiB" in str(caught.value)
+        assert "40%" in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
 def test_auto_asks_the_device_or_says_that_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,9 +243,8 @@ def test_the_alignment_rounds_up_every_storage_once() -> None:
     assert plan.report.peak_lower_bound == 4 * 512
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_a_memory_model_out_of_range_is_refused() -> None:
+    for options in [
         {"scope": "half"},
         {"alignment": 0},
         {"alignment": -4},
@@ -257,12 +253,9 @@ def test_the_alignment_rounds_up_every_storage_once() -> None:
         {"reserve": -1},
         {"reserve": "1GB"},
         {"reserve": 2**63},
-    ],
-    ids=repr,
-)
-def test_a_memory_model_out_of_range_is_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(PlannerError):
-        MemoryModel(**options)
+    ]:
+        with pytest.raises(PlannerError):
+            MemoryModel(**options)
 
 
 # ------------------------------------------------------------------------------------------------ other arguments
@@ -275,9 +268,8 @@ def test_an_unknown_strategy_is_refused_with_the_names_there_are() -> None:
     assert all(name in str(caught.value) for name in ("auto", "chen-budget", "chen-sqrt"))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_an_option_out_of_range_is_refused_in_one_line_that_shows_it() -> None:
+    for options in [
         {"order": "sideways"},
         {"order": None},
         {"effort": 0},
@@ -304,14 +296,11 @@ def test_an_unknown_strategy_is_refused_with_the_names_there_are() -> None:
         {"strategy": None},
         {"allocator": 5},
         {"allocator": ["auto"]},
-    ],
-    ids=repr,
-)
-def test_an_option_out_of_range_is_refused_in_one_line_that_shows_it(options: dict[str, Any]) -> None:
-    with pytest.raises(PlannerError) as caught:
-        optimize(chain(), **options)
-    assert repr(next(iter(options.values()))) in str(caught.value)
-    assert "\n" not in str(caught.value)
+    ]:
+        with pytest.raises(PlannerError) as caught:
+            optimize(chain(), **options)
+        assert repr(next(iter(options.values()))) in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
 def test_numbers_too_large_to_show_are_refused_in_one_line() -> None:

@@ -47,11 +47,9 @@ def cost_of(graph: Graph, budget: int | None, memory: MemoryModel = PLAIN) -> fl
 # ------------------------------------------------------------------------------------------------ published values
 
 
-@pytest.mark.parametrize(
-    ("budget", "expected"), [(2, None), (3, 38), (4, 24), (5, 21), (6, 20), (7, 19), (8, 18), (9, 17), (12, 17)]
-)
-def test_c1_costs_the_optimum_at_every_budget(budget: int, expected: int | None) -> None:
-    assert cost_of(lower(cases.C1.digraph()), budget) == expected
+def test_c1_costs_the_optimum_at_every_budget() -> None:
+    for budget, expected in [(2, None), (3, 38), (4, 24), (5, 21), (6, 20), (7, 19), (8, 18), (9, 17), (12, 17)]:
+        assert cost_of(lower(cases.C1.digraph()), budget) == expected
 
 
 C10 = {
@@ -65,9 +63,9 @@ def thousand() -> Graph:
     return lower(cases.digraph(cases.chain(1000), ("g0",)))
 
 
-@pytest.mark.parametrize("budget", C10)
-def test_c10_costs_the_optimum_at_every_budget(thousand: Graph, budget: int) -> None:
-    assert cost_of(thousand, budget) == C10[budget]
+def test_c10_costs_the_optimum_at_every_budget(thousand: Graph) -> None:
+    for budget in C10:
+        assert cost_of(thousand, budget) == C10[budget]
 
 
 def test_c10_has_no_plan_in_two_units(thousand: Graph) -> None:
@@ -80,18 +78,15 @@ def test_c4_one_layer_a_hundred_times_costs_278_in_24_slots() -> None:
     assert cost_of(lower(cases.digraph(cases.chain(100), ("g0",))), 24) == 278
 
 
-@pytest.mark.parametrize(
-    ("case", "expected"),
-    [
+def test_other_chains_of_the_cases_cost_the_optimum() -> None:
+    for case, expected in [
         (cases.C7_DEAD, {25: 32, 30: 32, 31: 28}),
         (cases.C9, {24: None, 25: 49, 32: 49, 33: 41}),
         (cases.C9_REPLAYED, {23: None, 24: 50, 25: 49, 31: 49, 32: 42, 33: 41}),
         (cases.C3, {159: None, 161: 26, 163: 25}),
-    ],
-)
-def test_other_chains_of_the_cases_cost_the_optimum(case: cases.Case, expected: dict[int, float | None]) -> None:
-    graph = lower(case.digraph())
-    assert {budget: cost_of(graph, budget) for budget in expected} == expected
+    ]:
+        graph = lower(case.digraph())
+        assert {budget: cost_of(graph, budget) for budget in expected} == expected
 
 
 def test_c3_at_160_costs_31() -> None:
@@ -306,10 +301,10 @@ def check_prediction(graph: Graph, percent: int, memory: MemoryModel = PLAIN, *,
     assert math.isclose(extra, plan.cost, rel_tol=1e-9, abs_tol=1e-9 * trace.cost)
 
 
-@pytest.mark.parametrize("percent", [0, 20, 50, 80, 100])
-@pytest.mark.parametrize("model", ["resnet", "vgg", "gpt"])
-def test_on_real_networks_too(model: str, percent: int) -> None:
-    check_prediction(real(model), percent, MemoryModel("activations", alignment=512))
+def test_on_real_networks_too() -> None:
+    for model in ["resnet", "vgg", "gpt"]:
+        for percent in [0, 20, 50, 80, 100]:
+            check_prediction(real(model), percent, MemoryModel("activations", alignment=512))
 
 
 @cache
@@ -323,12 +318,12 @@ def real(model: str) -> Graph:
 # optimum
 
 
-@pytest.mark.parametrize("reads", [("in",), ("out",), ("in", "out")])
-@pytest.mark.parametrize("n", [2, 3, 5])
-def test_equal_layers_cost_the_exhaustive_optimum_at_every_budget(n: int, reads: tuple[str, ...]) -> None:
-    graph = lower(zoo.chain(n, reads=reads))
-    for budget in range(2, n + 3):
-        assert cost_of(graph, budget) == least_cost(graph, budget), budget
+def test_equal_layers_cost_the_exhaustive_optimum_at_every_budget() -> None:
+    for n in [2, 3, 5]:
+        for reads in [("in",), ("out",), ("in", "out")]:
+            graph = lower(zoo.chain(n, reads=reads))
+            for budget in range(2, n + 3):
+                assert cost_of(graph, budget) == least_cost(graph, budget), budget
 
 
 @QUICK

@@ -361,9 +361,8 @@ def test_an_empty_graph_has_a_curve() -> None:
     assert "Curve" in str(found)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "named"),
-    [
+def test_what_cannot_be_meant_is_refused_before_any_search() -> None:
+    for arguments, error, named in [
         ({"budgets": 0}, PlannerError, "0"),
         ({"budgets": -3}, PlannerError, "-3"),
         ({"budgets": 7_000_000_000}, PlannerError, r"\[7000000000\]"),
@@ -381,16 +380,13 @@ def test_an_empty_graph_has_a_curve() -> None:
         ({"order": "mixed"}, PlannerError, "mixed"),
         ({"effort": 0}, PlannerError, "effort"),
         ({"time_limit": 0}, PlannerError, "time limit"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused_before_any_search(
-    arguments: dict[str, Any], error: type[Exception], named: str
-) -> None:
-    def search(problem: Problem) -> Proposal:
-        raise AssertionError("a search was started")
+    ]:
 
-    with pytest.raises(error, match=named):
-        curve(zoo.chain(4), **{"strategies": search, **arguments})
+        def search(problem: Problem) -> Proposal:
+            raise AssertionError("a search was started")
+
+        with pytest.raises(error, match=named):
+            curve(zoo.chain(4), **{"strategies": search, **arguments})
 
 
 # starts
@@ -692,9 +688,8 @@ def test_json_comes_back_equal_and_is_versioned(chain: Curve, tmp_path: Path) ->
     assert content["fingerprint"] == lower(zoo.chain(12)).fingerprint
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
+def test_a_damaged_json_file_is_refused(chain: Curve, tmp_path: Path) -> None:
+    for change, named in [
         (lambda file: file.update(version=1), "version 1"),
         (lambda file: file.update(format="planner-plan"), "planner-plan"),
         (lambda file: file.pop("points"), "points"),
@@ -704,14 +699,12 @@ def test_json_comes_back_equal_and_is_versioned(chain: Curve, tmp_path: Path) ->
         (lambda file: file["points"][-1].update(cost_lower_bound=None), "lower bound"),
         (lambda file: file["points"][-1].update(budget="much"), "budget"),
         (lambda file: file["request"]["memory"].update(alignment=0), "alignment"),
-    ],
-)
-def test_a_damaged_json_file_is_refused(chain: Curve, tmp_path: Path, change: Any, named: str) -> None:
-    file = json.loads(chain.to_json())
-    change(file)
-    (tmp_path / "curve.json").write_text(json.dumps(file))
-    with pytest.raises(PlanFileError, match=named):
-        planner.load_curve(tmp_path / "curve.json")
+    ]:
+        file = json.loads(chain.to_json())
+        change(file)
+        (tmp_path / "curve.json").write_text(json.dumps(file))
+        with pytest.raises(PlanFileError, match=named):
+            planner.load_curve(tmp_path / "curve.json")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b'{"format": "\xff"}', b"strategy,budget_bytes\n"])

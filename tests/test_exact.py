@@ -111,43 +111,41 @@ def test_any_graph_has_a_plan_that_fits_and_a_bound_below_it(
         assert list(dict.fromkeys(proposal.schedule.computes)) == list(keep_all(graph).computes)
 
 
-@pytest.mark.parametrize("order", ["free", "pinned"])
-@pytest.mark.parametrize(
-    ("name", "budget"), [(name, budget) for name, costs in LEAST_COSTS.items() for budget in costs]
-)
-def test_public_cases_are_proven(name: str, budget: int, order: str) -> None:
-    graph = lower(cases.CASES[name].digraph())
-    proposal = exact(Problem(graph, budget, order=order))  # type: ignore[arg-type]
-    assert simulate(graph, proposal.schedule).cost == LEAST_COSTS[name][budget] == proposal.cost_lower_bound
-    assert proposal.optimal == f"cost at this budget, order {order}"
+def test_public_cases_are_proven() -> None:
+    for name, budget in [(name, budget) for name, costs in LEAST_COSTS.items() for budget in costs]:
+        for order in ["free", "pinned"]:
+            graph = lower(cases.CASES[name].digraph())
+            proposal = exact(Problem(graph, budget, order=order))  # type: ignore[arg-type]
+            assert simulate(graph, proposal.schedule).cost == LEAST_COSTS[name][budget] == proposal.cost_lower_bound
+            assert proposal.optimal == f"cost at this budget, order {order}"
 
 
-@pytest.mark.parametrize("name", LEAST_PEAKS)
-def test_the_least_peaks_of_the_public_cases_are_proven_and_less_is_infeasible(name: str) -> None:
-    graph = lower(cases.CASES[name].digraph())
-    proposal = exact(Problem(graph, None))
-    assert simulate(graph, proposal.schedule).peak_bytes == LEAST_PEAKS[name] == proposal.peak_lower_bound
-    with pytest.raises(InfeasibleBudget) as caught:
-        exact(Problem(graph, LEAST_PEAKS[name] - 1))
-    assert (caught.value.proven, caught.value.minimum) == (True, LEAST_PEAKS[name])
-    with pytest.raises(InfeasibleBudget, match="no plan fits") as caught:
-        optimize(graph, LEAST_PEAKS[name] - 1, strategy="exact", allocator=None)
-    assert (caught.value.proven, caught.value.minimum) == (True, LEAST_PEAKS[name])
+def test_the_least_peaks_of_the_public_cases_are_proven_and_less_is_infeasible() -> None:
+    for name in LEAST_PEAKS:
+        graph = lower(cases.CASES[name].digraph())
+        proposal = exact(Problem(graph, None))
+        assert simulate(graph, proposal.schedule).peak_bytes == LEAST_PEAKS[name] == proposal.peak_lower_bound
+        with pytest.raises(InfeasibleBudget) as caught:
+            exact(Problem(graph, LEAST_PEAKS[name] - 1))
+        assert (caught.value.proven, caught.value.minimum) == (True, LEAST_PEAKS[name])
+        with pytest.raises(InfeasibleBudget, match="no plan fits") as caught:
+            optimize(graph, LEAST_PEAKS[name] - 1, strategy="exact", allocator=None)
+        assert (caught.value.proven, caught.value.minimum) == (True, LEAST_PEAKS[name])
 
 
-@pytest.mark.parametrize("order", ["free", "pinned"])
-@pytest.mark.parametrize(("name", "budget"), [("C1", 5), ("C2", 232), ("C7-b-first", 40), ("C9", 25)])
-def test_a_proof_can_be_had_again_and_none_of_a_dearer_plan(name: str, budget: int, order: str) -> None:
-    graph = lower(cases.CASES[name].digraph())
-    problem = Problem(graph, budget, order=order)  # type: ignore[arg-type]
-    assert proves(problem, exact(problem).schedule, bound=LEAST_COSTS[name][budget])
-    assert not proves(problem, exact(problem).schedule, bound=LEAST_COSTS[name][budget] + 1)
-    lowest = Problem(graph, None, order=order)  # type: ignore[arg-type]
-    smallest, least = exact(lowest).schedule, simulate(graph, exact(lowest).schedule).peak_bytes
-    assert proves(lowest, smallest, bound=least)
-    assert proves(lowest, keep_all(graph), bound=least)  # of a larger plan too: nothing is below it
-    assert not proves(lowest, keep_all(graph), bound=simulate(graph, keep_all(graph)).peak_bytes)
-    assert not proves(problem, smallest, bound=LEAST_COSTS[name][budget] + 1)
+def test_a_proof_can_be_had_again_and_none_of_a_dearer_plan() -> None:
+    for name, budget in [("C1", 5), ("C2", 232), ("C7-b-first", 40), ("C9", 25)]:
+        for order in ["free", "pinned"]:
+            graph = lower(cases.CASES[name].digraph())
+            problem = Problem(graph, budget, order=order)  # type: ignore[arg-type]
+            assert proves(problem, exact(problem).schedule, bound=LEAST_COSTS[name][budget])
+            assert not proves(problem, exact(problem).schedule, bound=LEAST_COSTS[name][budget] + 1)
+            lowest = Problem(graph, None, order=order)  # type: ignore[arg-type]
+            smallest, least = exact(lowest).schedule, simulate(graph, exact(lowest).schedule).peak_bytes
+            assert proves(lowest, smallest, bound=least)
+            assert proves(lowest, keep_all(graph), bound=least)  # of a larger plan too: nothing is below it
+            assert not proves(lowest, keep_all(graph), bound=simulate(graph, keep_all(graph)).peak_bytes)
+            assert not proves(problem, smallest, bound=LEAST_COSTS[name][budget] + 1)
 
 
 # ------------------------------------------------------------------------------------------------ the mixed-integer
@@ -210,18 +208,18 @@ def test_every_schedule_in_program_order_is_a_solution_of_the_stages_at_no_more_
     assert stages.cost(columns) <= judged[1] - naive_cost(graph, keep_all(graph)) + 1e-9
 
 
-@pytest.mark.parametrize("name", ["C1", "C2", "C3", "C7-b-first", "C9"])
-def test_the_stages_of_the_public_cases(name: str) -> None:
-    pytest.importorskip("highspy")
-    graph = lower(cases.CASES[name].digraph())
-    for budget, cost in LEAST_COSTS[name].items():
-        solved = Stages(graph, MemoryModel(), budget).solve(None, effort=1.0, seed=0, stop=Stop())
-        assert solved.solved
-        assert solved.extra_cost <= cost - naive_cost(graph, keep_all(graph))
-        if (name, budget) != ("C1", 3) and solved.sequence is not None:
-            assert list(dict.fromkeys(solved.sequence.tolist())) == [
-                k for k, o in enumerate(graph.ops) if not o.resident
-            ]
+def test_the_stages_of_the_public_cases() -> None:
+    for name in ["C1", "C2", "C3", "C7-b-first", "C9"]:
+        pytest.importorskip("highspy")
+        graph = lower(cases.CASES[name].digraph())
+        for budget, cost in LEAST_COSTS[name].items():
+            solved = Stages(graph, MemoryModel(), budget).solve(None, effort=1.0, seed=0, stop=Stop())
+            assert solved.solved
+            assert solved.extra_cost <= cost - naive_cost(graph, keep_all(graph))
+            if (name, budget) != ("C1", 3) and solved.sequence is not None:
+                assert list(dict.fromkeys(solved.sequence.tolist())) == [
+                    k for k, o in enumerate(graph.ops) if not o.resident
+                ]
 
 
 @pytest.mark.parametrize(("name", "fraction"), PROVED)

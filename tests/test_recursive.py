@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from functools import partial
 
-import pytest
-
 from planner import Compute, Graph, MemoryModel, Problem, Schedule, lower, optimize, simulate, zoo
 from planner.search.recursive import recursive
 
@@ -57,43 +55,46 @@ def forwards(schedule: Schedule) -> int:
     return sum(op.startswith("f") for op in schedule.computes)
 
 
-@pytest.mark.parametrize(
-    ("n", "expected"), [(8, 20), (16, 48), (64, 256), (100, 416), (256, 1280), (1000, 5932), (1024, 6144)]
-)
-def test_bisection_runs_the_forwards_of_the_recurrence(n: int, expected: int) -> None:
-    assert bisection_forwards(n) == expected  # the notes' own table
-    assert forwards(proposed(n, 1)[1]) == expected
+def test_bisection_runs_the_forwards_of_the_recurrence() -> None:
+    for n, expected in [(8, 20), (16, 48), (64, 256), (100, 416), (256, 1280), (1000, 5932), (1024, 6144)]:
+        assert bisection_forwards(n) == expected  # the notes' own table
+        assert forwards(proposed(n, 1)[1]) == expected
 
 
-@pytest.mark.parametrize(
-    ("n", "k", "expected"),
-    [(1000, 1, 10), (1000, 3, 15), (1000, 9, 27), (1000, 31, 62), (1024, 1, 10), (64, 3, 9), (27, 2, 6)],
-)
-def test_as_many_forward_values_are_kept_as_the_recurrence_says(n: int, k: int, expected: int) -> None:
-    assert kept(n, k) == expected
-    graph, schedule = proposed(n, k)
-    assert most_forward_values_between_steps(schedule) == expected
-    assert simulate(graph, schedule).peak_bytes == expected + 1
+def test_as_many_forward_values_are_kept_as_the_recurrence_says() -> None:
+    for n, k, expected in [
+        (1000, 1, 10),
+        (1000, 3, 15),
+        (1000, 9, 27),
+        (1000, 31, 62),
+        (1024, 1, 10),
+        (64, 3, 9),
+        (27, 2, 6),
+    ]:
+        assert kept(n, k) == expected
+        graph, schedule = proposed(n, k)
+        assert most_forward_values_between_steps(schedule) == expected
+        assert simulate(graph, schedule).peak_bytes == expected + 1
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 5, 9, 31])
-@pytest.mark.parametrize("n", [3, 7, 10, 37, 100, 333, 1000])
-def test_never_more_is_kept_and_never_fewer_forwards_run_than_the_binomial_optimum(n: int, k: int) -> None:
-    graph, schedule = proposed(n, k)
-    assert simulate(graph, schedule).peak_bytes <= kept(n, k) + 1
-    assert forwards(schedule) >= binomial_forwards(n, kept(n, k) + 1)  # one slot more: the initial state
+def test_never_more_is_kept_and_never_fewer_forwards_run_than_the_binomial_optimum() -> None:
+    for n in [3, 7, 10, 37, 100, 333, 1000]:
+        for k in [1, 2, 3, 5, 9, 31]:
+            graph, schedule = proposed(n, k)
+            assert simulate(graph, schedule).peak_bytes <= kept(n, k) + 1
+            assert forwards(schedule) >= binomial_forwards(n, kept(n, k) + 1)  # one slot more: the initial state
 
 
-@pytest.mark.parametrize(("n", "s", "expected"), [(10, 3, 25), (100, 5, 416), (1000, 50, 2948), (56, 3, 266)])
-def test_the_binomial_optimum_here_is_the_published_one(n: int, s: int, expected: int) -> None:
-    assert binomial_forwards(n, s) == expected
+def test_the_binomial_optimum_here_is_the_published_one() -> None:
+    for n, s, expected in [(10, 3, 25), (100, 5, 416), (1000, 50, 2948), (56, 3, 266)]:
+        assert binomial_forwards(n, s) == expected
 
 
-@pytest.mark.parametrize(("n", "k"), [(100, 1), (1000, 1), (1000, 3), (64, 7)])
-def test_reusing_a_cut_takes_one_tensor_more_and_a_forward_pass_fewer(n: int, k: int) -> None:
-    graph, schedule = proposed(n, k, reuse=True)
-    assert simulate(graph, schedule).peak_bytes == kept(n, k) + 2
-    assert forwards(schedule) == forwards(proposed(n, k)[1]) - (n - 1)
+def test_reusing_a_cut_takes_one_tensor_more_and_a_forward_pass_fewer() -> None:
+    for n, k in [(100, 1), (1000, 1), (1000, 3), (64, 7)]:
+        graph, schedule = proposed(n, k, reuse=True)
+        assert simulate(graph, schedule).peak_bytes == kept(n, k) + 2
+        assert forwards(schedule) == forwards(proposed(n, k)[1]) - (n - 1)
 
 
 def test_a_thousand_layers_fit_in_logarithmic_memory() -> None:

@@ -85,28 +85,26 @@ def test_rule_1_a_free_before_the_step_that_reads_is_illegal() -> None:
     refused(PLAIN, "a b -b c d", step=3, op="c", value="b")
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, case in CASES.items() if case.peak is not None or case.cost is not None]
-)
-def test_keep_all_of_a_public_case_has_the_peak_and_cost_of_the_notes(name: str) -> None:
-    case = CASES[name]
-    graph = lower(case.digraph())
-    trace = simulate(graph, keep_all(graph))
-    if case.peak is not None:
-        assert trace.peak_bytes == case.peak
-    if case.cost is not None:
-        assert trace.cost == case.cost
-    assert trace.recomputed == {}
+def test_keep_all_of_a_public_case_has_the_peak_and_cost_of_the_notes() -> None:
+    for name in [name for name, case in CASES.items() if case.peak is not None or case.cost is not None]:
+        case = CASES[name]
+        graph = lower(case.digraph())
+        trace = simulate(graph, keep_all(graph))
+        if case.peak is not None:
+            assert trace.peak_bytes == case.peak
+        if case.cost is not None:
+            assert trace.cost == case.cost
+        assert trace.recomputed == {}
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_keep_all_of_a_public_case_agrees_with_the_notes_own_replay(name: str) -> None:
-    case = CASES[name]
-    graph = lower(case.digraph())
-    trace = simulate(graph, keep_all(graph), memory=MemoryModel(scope="activations"))
-    program = parse(case.text)
-    assert trace.peak_bytes == peak(program, list(program), case.outs)
-    assert trace.resident_bytes == 0
+def test_keep_all_of_a_public_case_agrees_with_the_notes_own_replay() -> None:
+    for name in CASES:
+        case = CASES[name]
+        graph = lower(case.digraph())
+        trace = simulate(graph, keep_all(graph), memory=MemoryModel(scope="activations"))
+        program = parse(case.text)
+        assert trace.peak_bytes == peak(program, list(program), case.outs)
+        assert trace.resident_bytes == 0
 
 
 def test_case_c1_redoing_everything_in_one_go_gains_nothing() -> None:
@@ -722,9 +720,8 @@ def test_rule_13_a_freed_sibling_cannot_be_had_again() -> None:
     assert "not recomputable" in refused(RANDOM, "k -k:0 k a b", step=2, op="k")
 
 
-@pytest.mark.parametrize(
-    ("text", "step", "op_name", "value"),
-    [
+def test_rule_13_what_makes_no_sense_is_named() -> None:
+    for text, step, op_name, value in [
         ("a nobody", 1, "nobody", None),
         ("a -nobody", 1, None, "nobody"),
         ("a -b", 1, None, "b"),
@@ -732,12 +729,8 @@ def test_rule_13_a_freed_sibling_cannot_be_had_again() -> None:
         ("-a a", 0, None, "a"),
         ("a b c d -a -b -c -d", None, "d", "d"),
         ("", None, "a", None),
-    ],
-)
-def test_rule_13_what_makes_no_sense_is_named(
-    text: str, step: int | None, op_name: str | None, value: str | None
-) -> None:
-    refused(PLAIN, text, step=step, op=op_name, value=value)
+    ]:
+        refused(PLAIN, text, step=step, op=op_name, value=value)
 
 
 def test_a_resident_is_never_computed() -> None:
@@ -910,21 +903,19 @@ def test_a_buffer_may_be_larger_and_longer_than_needed(placed: Placed) -> None:
     assert judge(placed, changed(placed.allocation, 5, nbytes=800, start=3, end=9)) == 8 + 824
 
 
-@pytest.mark.parametrize("k", range(6))
-def test_a_missing_buffer_is_found(placed: Placed, k: int) -> None:
-    buffers = list(placed.allocation.buffers)
-    gone = buffers.pop(k)
-    with pytest.raises(VerificationError, match=f"{gone.value!r}, execution {gone.execution}, has no buffer"):
-        judge(placed, totalled(placed.allocation, buffers))
+def test_a_missing_buffer_is_found(placed: Placed) -> None:
+    for k in range(6):
+        buffers = list(placed.allocation.buffers)
+        gone = buffers.pop(k)
+        with pytest.raises(VerificationError, match=f"{gone.value!r}, execution {gone.execution}, has no buffer"):
+            judge(placed, totalled(placed.allocation, buffers))
 
 
-@pytest.mark.parametrize(
-    "unknown", [("nobody", 0, False), ("a", 2, False), ("b", 0, True), ("x", 0, False), ("b", -1, False)], ids=repr
-)
-def test_a_buffer_of_no_storage_is_found(placed: Placed, unknown: tuple[str, int, bool]) -> None:
-    buffers = [*placed.allocation.buffers, Buffer(*unknown, 8, 0, 4, 400)]
-    with pytest.raises(VerificationError, match=repr(unknown[0])):
-        judge(placed, totalled(placed.allocation, buffers))
+def test_a_buffer_of_no_storage_is_found(placed: Placed) -> None:
+    for unknown in [("nobody", 0, False), ("a", 2, False), ("b", 0, True), ("x", 0, False), ("b", -1, False)]:
+        buffers = [*placed.allocation.buffers, Buffer(*unknown, 8, 0, 4, 400)]
+        with pytest.raises(VerificationError, match=repr(unknown[0])):
+            judge(placed, totalled(placed.allocation, buffers))
 
 
 def test_a_buffer_given_twice_is_found(placed: Placed) -> None:
@@ -933,9 +924,8 @@ def test_a_buffer_given_twice_is_found(placed: Placed) -> None:
         judge(placed, totalled(placed.allocation, buffers))
 
 
-@pytest.mark.parametrize(
-    ("k", "attributes"),
-    [
+def test_a_buffer_too_small_or_too_short_is_found(placed: Placed) -> None:
+    for k, attributes in [
         (0, {"nbytes": 7}),
         (2, {"nbytes": 10}),  # not rounded up
         (1, {"nbytes": 4}),
@@ -945,24 +935,20 @@ def test_a_buffer_given_twice_is_found(placed: Placed) -> None:
         (0, {"end": 1}),
         (4, {"start": 3, "end": 4}),
         (5, {"end": 3}),
-    ],
-    ids=repr,
-)
-def test_a_buffer_too_small_or_too_short_is_found(placed: Placed, k: int, attributes: dict[str, int]) -> None:
-    with pytest.raises(VerificationError, match=f"{placed.allocation.buffers[k].value!r}.*it needs"):
-        judge(placed, changed(placed.allocation, k, **attributes))
+    ]:
+        with pytest.raises(VerificationError, match=f"{placed.allocation.buffers[k].value!r}.*it needs"):
+            judge(placed, changed(placed.allocation, k, **attributes))
 
 
-@pytest.mark.parametrize("offset", [4, 1, -8])
-@pytest.mark.parametrize("k", [0, 1])
-def test_a_misaligned_or_negative_offset_is_found(placed: Placed, offset: int, k: int) -> None:
-    with pytest.raises(VerificationError, match=f"offset {offset}.*alignment 8"):
-        judge(placed, changed(placed.allocation, k, offset=offset))
+def test_a_misaligned_or_negative_offset_is_found(placed: Placed) -> None:
+    for k in [0, 1]:
+        for offset in [4, 1, -8]:
+            with pytest.raises(VerificationError, match=f"offset {offset}.*alignment 8"):
+                judge(placed, changed(placed.allocation, k, offset=offset))
 
 
-@pytest.mark.parametrize(
-    ("k", "attributes", "other"),
-    [
+def test_overlapping_buffers_are_found(placed: Placed) -> None:
+    for k, attributes, other in [
         (2, {"offset": 0}, "a"),  # a value over another
         (1, {"offset": 0}, "a"),  # workspace over its own op's output
         (0, {"offset": 8}, "a"),
@@ -970,14 +956,11 @@ def test_a_misaligned_or_negative_offset_is_found(placed: Placed, offset: int, k
         (5, {"offset": 16}, "b"),
         (3, {"nbytes": 16}, "b"),
         (0, {"end": 3}, "a"),  # its own next run
-    ],
-    ids=repr,
-)
-def test_overlapping_buffers_are_found(placed: Placed, k: int, attributes: dict[str, int], other: str) -> None:
-    with pytest.raises(VerificationError, match="overlap") as caught:
-        judge(placed, changed(placed.allocation, k, **attributes))
-    assert repr(placed.allocation.buffers[k].value) in str(caught.value)
-    assert repr(other) in str(caught.value)
+    ]:
+        with pytest.raises(VerificationError, match="overlap") as caught:
+            judge(placed, changed(placed.allocation, k, **attributes))
+        assert repr(placed.allocation.buffers[k].value) in str(caught.value)
+        assert repr(other) in str(caught.value)
 
 
 def test_buffers_that_only_touch_do_not_overlap(placed: Placed) -> None:
@@ -985,12 +968,10 @@ def test_buffers_that_only_touch_do_not_overlap(placed: Placed) -> None:
     assert judge(placed, placed.allocation) == 40
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"resident_bytes": 3}, {"resident_bytes": 0}, {"arena_bytes": 39}, {"arena_bytes": 41}], ids=repr
-)
-def test_totals_that_do_not_add_up_are_found(placed: Placed, wrong: dict[str, int]) -> None:
-    with pytest.raises(VerificationError, match="arena"):
-        judge(placed, msgspec.structs.replace(placed.allocation, **wrong))
+def test_totals_that_do_not_add_up_are_found(placed: Placed) -> None:
+    for wrong in [{"resident_bytes": 3}, {"resident_bytes": 0}, {"arena_bytes": 39}, {"arena_bytes": 41}]:
+        with pytest.raises(VerificationError, match="arena"):
+            judge(placed, msgspec.structs.replace(placed.allocation, **wrong))
 
 
 def test_verification_errors_are_planner_errors(placed: Placed) -> None:
