@@ -1,272 +1,206 @@
-"""The house of design section 2, read from the imports: data flows top to bottom, and the judge shares no code with the
-judged.
-"""
+"""The house of design section 2, read from the imports: data flows one way, the judge shares no code."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
 
-import networkx as nx
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-#: A module imports only from layers above its own; inside a layer, without circles.
-LAYERS = (
-    "errors", "text", "names", "units", "remedies", "files", "graph", "schedule", "memory", "simulator", "report",
-    "problem", "lowering", "zoo", "kernels", "analysis", "bounds", "policy", "packing", "search", "mxnet", "plan",
-    "footprint", "planning", "api", "executors", "torch", "views", "cli",
+import planner
+from bench.house import ROOT, House, Import, circles, diagram, with_diagram
+from planner import Problem, Proposal, zoo
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+HOUSE = House(ROOT / "planner")
+#: A module imports at run time only from rooms before its own; inside a room, without circles.
+ROOMS = (
+    "errors", "text", "names", "units", "remedies", "files", "graph", "schedule", "memory", "simulator", "problem",
+    "report", "lowering", "kernels", "analysis", "bounds", "policy", "packing", "search", "mxnet", "zoo", "executors",
+    "plan", "views", "planning", "footprint", "api", "torch", "cli",
 )  # fmt: skip
 JUDGE_MAY_IMPORT = {"errors", "graph", "memory", "schedule"}
-OPTIONAL = {
-    "onnx",
-    "torch",
-    "matplotlib",
-    "plotly",
-    "jinja2",
-    "highspy",
-    "psutil",
-    "ortools",
-    "distributed",
-    "checkpoint_schedules",
-}
-HEAVY = {"numpy", "numba", "networkx", *OPTIONAL}
-#: What must stay quick to import.
-LIGHT = (
-    "planner",
-    "planner.cli.main",
-    "planner.errors",
-    "planner.units",
-    "planner.schedule",
-    "planner.memory",
-    "planner.graph",
-)
+KNOWS_THE_RESERVE = {"memory", "problem", "plan", "files", "cli", "views"}
+#: What must stay quick to import, and what makes it slow.
+LIGHT = "planner, planner.cli.main, planner.errors, planner.graph, planner.memory, planner.schedule, planner.units"
+HELP = (["--help"], ["--version"], ["optimize", "--help"], ["curve", "--help"])
+HEAVY = {"numpy", "numba", "networkx"}
+PICKLERS = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"}
 
 
-class Import(NamedTuple):
-    """One import that runs when its module is imported."""
-
-    line: int
-    module: str  # absolute; for `from a import b` it is a.b where that is a module of ours
+def required(requirements: list[str]) -> set[str]:
+    """Libraries by the name they are imported with."""
+    return {re.split(r"[<>=]", requirement)[0].replace("-", "_") for requirement in requirements}
 
 
-def module_name(path: Path) -> str:
-    """planner/search/chen.py -> planner.search.chen"""
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = {extra: required(names) for extra, names in PROJECT["optional-dependencies"].items()}
+#: Extras name these for the command line alone.
+TOOLS = {"pytest_xdist", "ruff", "mypy"}
 
 
-def is_module(name: str) -> bool:
-    base = ROOT.joinpath(*name.split("."))
-    return base.with_suffix(".py").is_file() or base.is_dir()
+def place(name: str, line: int) -> str:
+    return f"{HOUSE.paths[name].relative_to(ROOT)}:{line}"
 
 
-def module_level(tree: ast.Module) -> Iterator[ast.stmt]:
-    """Statements that run at import: class bodies and branches too, functions and `if TYPE_CHECKING` not."""
-    waiting: list[ast.stmt] = list(tree.body)
-    while waiting:
-        statement = waiting.pop(0)
-        yield statement
-        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            continue
-        if isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.unparse(statement.test):
-            waiting += statement.orelse
-            continue
-        waiting += [
-            child for child in ast.walk(statement) if isinstance(child, ast.stmt) and _parent_is(statement, child)
-        ]
-
-
-def _parent_is(parent: ast.stmt, child: ast.stmt) -> bool:
-    if child is parent:
-        return False
-    blocks = [getattr(parent, field, []) for field in ("body", "orelse", "finalbody")]
-    blocks += [handler.body for handler in getattr(parent, "handlers", [])] + [
-        case.body for case in getattr(parent, "cases", [])
+def run_time_imports(where: Callable[[str, Import], bool]) -> list[str]:
+    """Where a module imports what, of all imports that run (in functions too) and for which a claim is true."""
+    return [
+        f"{place(name, found.line)} imports {found.module}"
+        for name, imports in HOUSE.imports.items()
+        for found in imports
+        if not found.typing and where(name, found)
     ]
-    return any(child in block for block in blocks)
 
 
-def imports(source: str, name: str) -> list[Import]:
-    """What importing the module imports."""
-    found = []
-    package = name if is_module(name) and ROOT.joinpath(*name.split(".")).is_dir() else name.rpartition(".")[0]
-    for statement in module_level(ast.parse(source)):
-        if isinstance(statement, ast.Import):
-            found += [Import(statement.lineno, alias.name) for alias in statement.names]
-        elif isinstance(statement, ast.ImportFrom):
-            base = statement.module or ""
-            if statement.level:
-                anchor = package.split(".")[: len(package.split(".")) - statement.level + 1]
-                base = ".".join([*anchor, *([base] if base else [])])
-            for alias in statement.names:
-                inner = f"{base}.{alias.name}"
-                ours = base.split(".")[0] == "planner" and is_module(inner)
-                found.append(Import(statement.lineno, inner if ours else base))
-    return found
+def library(module: str) -> str:
+    """The library a module is of; empty for the standard library and for ourselves."""
+    top = module.split(".")[0]
+    return "" if top == "planner" or top in sys.stdlib_module_names else top
 
 
-PATHS = {module_name(path): path for path in sorted((ROOT / "planner").rglob("*.py"))}
-MODULES = {name: imports(path.read_text(), name) for name, path in PATHS.items()}
-
-
-def layer(name: str) -> str:
-    """planner.search.chen -> search; the package itself has none."""
-    return name.split(".")[1] if "." in name else ""
-
-
-def place(name: str, found: Import) -> str:
-    return f"{PATHS[name].relative_to(ROOT)}:{found.line} imports {found.module}"
-
-
-every_module = pytest.mark.parametrize("name", MODULES)
-
-
-def test_the_reader_of_imports_sees_what_runs_at_import_and_nothing_else() -> None:
-    source = """
-import a
-if TYPE_CHECKING:
-    import b
-else:
-    import c
-try:
-    import d
-except ImportError:
-    import e
-class C:
-    import f
-    def method(self):
-        import g
-def function():
-    import h
-from planner import errors, optimize
-from planner.graph import Graph
-from . import units
-from .search.chen import x
-with open("f"):
-    from i import j
-"""
-    assert {found.module for found in imports(source, "planner.api")} == {
-        "a",
-        "c",
-        "d",
-        "e",
-        "f",
-        "i",
-        "planner",
-        "planner.errors",
-        "planner.graph",
-        "planner.units",
-        "planner.search.chen",
+def test_the_reader_of_imports_sees_lazy_ones_and_none_that_only_annotate(tmp_path: Path) -> None:
+    sources = {
+        "__init__": "def f():\n    from fake import a",
+        "a": "import os.path\nclass C:\n    def m(self):\n        from fake.room.b import x",
+        "lone": "if TYPE_CHECKING:\n    from fake import a\nelse:\n    import fake.leaf\nfrom fake import a, x",
+        "leaf": "try:\n    import json\nexcept ImportError:\n    from . import lone as l",
+        "room/__init__": "def face():\n    from fake.room import b\n    from .c import y",
+        "room/b": "from fake.room import face",
+        "room/c": "from .. import a",
     }
+    for name, source in sources.items():
+        path = tmp_path / "fake" / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+    house = House(tmp_path / "fake")
+    assert house.imports["fake.a"] == [Import(1, "os.path", "", False), Import(4, "fake.room.b", "m", False)]
+    assert [found.module for found in house.imports["fake.lone"]] == ["fake.a", "fake.leaf", "fake.a", "fake"]
+    assert [found.typing for found in house.imports["fake.lone"]] == [True, False, False, False]
+    assert circles(house.modules) == ["fake.leaf -> fake.lone -> fake.leaf"]  # a face may import its own modules
+    assert circles(house.rooms) == ["a -> room -> a", "leaf -> lone -> leaf"]
+    house.rooms.remove_edges_from([("room", "a"), ("leaf", "lone")])
+    assert diagram(house) == "graph TD\n"
+    assert with_diagram("a\n```mermaid\nold\n```\nb", "new\n") == "a\n```mermaid\nnew\n```\nb"
 
 
-@every_module
-def test_every_module_has_a_layer(name: str) -> None:
-    assert name == "planner" or layer(name) in LAYERS, f"{name}: say in design.md and in LAYERS where it belongs"
+def test_no_modules_and_no_rooms_import_each_other_in_circles() -> None:
+    assert circles(HOUSE.modules) == []
+    assert circles(HOUSE.rooms) == []
 
 
-@every_module
-def test_a_module_imports_only_from_layers_above_it(name: str) -> None:
-    if name == "planner":
-        assert [place(name, found) for found in MODULES[name] if found.module.startswith("planner")] == []
-        return
-    allowed = LAYERS[: LAYERS.index(layer(name)) + 1] if layer(name) in LAYERS else LAYERS
+def test_no_two_modules_have_one_base_name() -> None:
+    names = Counter(path.name for path in HOUSE.paths.values())
+    assert {name for name, count in names.items() if count > 1} <= {"__init__.py", "__main__.py"}
+
+
+def test_a_module_imports_only_from_rooms_before_its_own() -> None:
+    assert set(HOUSE.rooms) <= set(ROOMS), "say in design.md and in ROOMS where a new room belongs"
+
+    def upward(name: str, found: Import) -> bool:
+        room, own = HOUSE.room(found.module), HOUSE.room(name)
+        return found.module == "planner" or (bool(room and own) and ROOMS.index(room) > ROOMS.index(own))
+
+    assert run_time_imports(upward) == []
+
+
+def test_the_front_door_imports_on_demand_what_its_annotations_say() -> None:
+    annotated = {}
+    for statement in ast.walk(HOUSE.trees["planner"]):
+        if isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith("planner."):
+            annotated.update({alias.asname: (statement.module, alias.name) for alias in statement.names})
+    assert annotated == {name: (f"planner.{home}", name) for name, home in planner._HOME_OF.items()}
+    assert [name for name in planner.__all__ if getattr(planner, name, None) is None] == []
+
+
+def test_the_judge_is_plain_python_and_imports_nothing_that_it_judges() -> None:
+    def forbidden(name: str, found: Import) -> bool:
+        allowed = found.module.split(".")[0] != "planner" or HOUSE.room(found.module) in JUDGE_MAY_IMPORT
+        return name == "planner.simulator" and not (allowed and library(found.module) in {"", "msgspec"})
+
+    assert run_time_imports(forbidden) == []
+
+
+def test_kernels_import_numpy_numba_and_each_other() -> None:
+    def forbidden(name: str, found: Import) -> bool:
+        allowed = found.module.split(".")[0] != "planner" or HOUSE.room(found.module) in {"kernels", "errors"}
+        return HOUSE.room(name) == "kernels" and not (allowed and library(found.module) in {"", "numpy", "numba"})
+
+    assert run_time_imports(forbidden) == []
+
+
+def test_kernels_say_what_they_take() -> None:
+    wrong = []
+    for name, node in ((name, node) for name, tree in HOUSE.trees.items() for node in ast.walk(tree)):
+        if isinstance(node, ast.FunctionDef) and any("kernel" in ast.unparse(by) for by in node.decorator_list):
+            given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            untyped = [a.arg for a in given if a.annotation is None or ast.unparse(a.annotation) == "Any"]
+            wrong += [f"{place(name, node.lineno)} {node.name}({', '.join(untyped)})"] if untyped else []
+    assert wrong == []
+
+
+def test_the_reserve_is_read_only_where_budgets_are_made_and_shown() -> None:
     wrong = [
-        place(name, found)
-        for found in MODULES[name]
-        if found.module.split(".")[0] == "planner" and layer(found.module) not in allowed
+        place(name, node.lineno)
+        for name, tree in HOUSE.trees.items()
+        if HOUSE.room(name) not in KNOWS_THE_RESERVE
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr == "reserve"
     ]
     assert wrong == []
 
 
-def test_modules_do_not_import_each_other_in_circles() -> None:
-    graph = nx.DiGraph(
-        (name, found.module) for name, all_found in MODULES.items() for found in all_found if found.module in MODULES
-    )
-    assert list(nx.simple_cycles(graph)) == []
+def test_libraries_that_are_optional_are_imported_where_they_are_used() -> None:
+    core = {"", *required(PROJECT["dependencies"])}
+    everything = core.union(*EXTRAS.values())
+    assert run_time_imports(lambda _, found: library(found.module) not in (everything if found.inside else core)) == []
 
 
-def test_the_judge_imports_nothing_that_it_judges() -> None:
-    assert {
-        layer(found.module) for found in MODULES["planner.simulator"] if found.module.startswith("planner")
-    } <= JUDGE_MAY_IMPORT
-    tree = ast.parse(PATHS["planner.simulator"].read_text())
-    inner = [
-        node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom)) and node not in tree.body
-    ]
-    assert [ast.unparse(node) for node in inner] == []
+def test_extras_name_only_libraries_that_something_imports() -> None:
+    read = [House(ROOT / folder).imports.values() for folder in ("planner", "bench", "tests", "papers")]
+    imported = {library(found.module) for modules in read for imports in modules for found in imports} | TOOLS
+    assert {extra: unused for extra, names in EXTRAS.items() if (unused := names - imported)} == {}
 
 
-def test_the_judge_is_plain_python() -> None:
-    assert not HEAVY & {found.module.split(".")[0] for found in MODULES["planner.simulator"]}
+def test_no_module_can_load_a_pickle() -> None:
+    assert run_time_imports(lambda _, found: found.module.split(".")[0] in PICKLERS) == []
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("planner.kernels.")])
-def test_kernels_import_numpy_numba_their_decorator_and_each_other(name: str) -> None:
-    allowed = {"__future__", "typing", "collections", "math", "numpy", "numba", "planner"}
-    assert {found.module.split(".")[0] for found in MODULES[name]} <= allowed
-    assert {layer(found.module) for found in MODULES[name] if found.module.startswith("planner")} <= {"kernels"}
+def test_importing_the_front_door_and_asking_for_help_bring_no_heavy_library() -> None:
+    lines = ["import contextlib, io, sys, " + LIGHT]
+    lines += ["from planner.cli.main import main", "said = io.StringIO()", f"for words in {HELP!r}:"]
+    lines += ["    sys.argv = ['planner', *words]"]
+    lines += ["    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(said):", "        main()"]
+    lines += ["assert said.getvalue().count('Usage') == 3", "print(*{name.split('.')[0] for name in sys.modules})"]
+    command = [sys.executable, "-c", "\n".join(lines)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, timeout=60)
+    assert not HEAVY.union(*EXTRAS.values()) & set(done.stdout.split())
 
 
-def test_the_kernels_package_defines_its_decorator_alone() -> None:
-    allowed = set(sys.stdlib_module_names) | {"numpy", "numba"}
-    outside = {
-        found.module for found in MODULES.get("planner.kernels", ()) if found.module.split(".")[0] not in allowed
-    }
-    assert outside <= {"planner.errors"}
+def test_at_most_five_frames_lie_between_optimize_and_the_search_for_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Asked(Exception):
+        pass
+
+    def asked(problem: Problem) -> Proposal:
+        raise Asked
+
+    monkeypatch.setattr(import_module("planner.search.auto"), "cuts", asked)
+    with pytest.raises(Asked) as caught:
+        planner.optimize(zoo.chain(40), "40%")
+    frames = [str(entry) for entry in caught.traceback if ROOT / "planner" in Path(entry.path).parents]
+    assert len(frames) - 1 <= 5, "\n".join(frames)  # the first is optimize
 
 
-@every_module
-def test_optional_libraries_are_imported_where_they_are_used(name: str) -> None:
-    assert [place(name, found) for found in MODULES[name] if found.module.split(".")[0] in OPTIONAL] == []
-
-
-@every_module
-def test_a_module_imports_only_what_the_project_depends_on(name: str) -> None:
-    core = {"planner", "numpy", "numba", "networkx", "click", "rich", "msgspec", "joblib"}
-    allowed = set(sys.stdlib_module_names) | core
-    assert [place(name, found) for found in MODULES[name] if found.module.split(".")[0] not in allowed] == []
-
-
-@every_module
-def test_no_module_can_load_a_pickle(name: str) -> None:
-    names = {
-        node.name
-        for tree in (ast.parse(PATHS[name].read_text()),)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.alias)
-    }
-    assert not names & {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"}
-
-
-def loaded_by(statement: str) -> set[str]:
-    """Top-level modules in a fresh interpreter after a statement."""
-    program = statement + "\nimport sys\nprint(*{name.split('.')[0] for name in sys.modules})"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT, timeout=60
-    )
-    return set(done.stdout.split())
-
-
-@pytest.mark.parametrize("name", [name for name in LIGHT if name in MODULES])
-def test_importing_the_front_door_brings_no_heavy_library(name: str) -> None:
-    assert not HEAVY & loaded_by(f"import {name}")
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["optimize", "--help"], ["curve", "--help"]])
-def test_asking_for_help_brings_no_heavy_library(arguments: list[str]) -> None:
-    words = ["planner", *arguments]
-    statement = f"""
-import contextlib, io, sys
-from planner.cli.main import main
-sys.argv = {words!r}
-with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()) as said:
-    main()
-assert said.getvalue()
-"""
-    assert not HEAVY & loaded_by(statement)
+def test_the_drawing_in_papers_is_of_todays_imports() -> None:
+    text = (ROOT / "papers/README.md").read_text(encoding="utf-8")
+    assert with_diagram(text, diagram(HOUSE)) == text, "run python -m bench.house papers/README.md"
