@@ -1,4 +1,4 @@
-"""The README's examples run and print what it shows; its two commands are those a fresh machine needs."""
+"""The README's examples run and print what it shows, and the paths that notes name exist."""
 
 from __future__ import annotations
 
@@ -7,27 +7,67 @@ from pathlib import Path
 
 import pytest
 
-README = Path(__file__).resolve().parents[1] / "README.md"
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+NOTES = (README, ROOT / "bench/README.md", *sorted((ROOT / "papers").rglob("*.md")))
+HEADER = r"Plan  resnet:1001 · 10,711 ops · strategy auto · allocator auto · scope total"
+SIZE, FACTOR = r"\d+\.\d\d GiB", r"\d\.\d{3}x"
+#: Where the names of modules in backticks begin.
+FOLDERS = (ROOT, ROOT / "planner", ROOT / "tests", ROOT / "bench", ROOT / "papers")
+BYTES = 7_000_000_000
 
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
-def test_the_first_example_prints_the_report_shown_below_it(
+def run_example(source: str) -> None:
+    exec(compile(source, "README.md", "exec"), {})
+
+
+def check_report(text: str) -> None:
+    """The report of the first example: its format, and figures that hold for any plan worth printing."""
+    lines = text.splitlines()
+    assert lines[0] == HEADER
+    columns = [re.split(r"  +", line.strip()) for line in lines[1:5]]
+    assert columns[0] == ["no recomputation", "this plan", "lower bound", "budget"]
+    assert [row[0] for row in columns[1:]] == ["peak", "arena", "cost"]
+    assert re.fullmatch(rf"peak {SIZE} {SIZE} {SIZE}", " ".join(columns[1]))
+    assert re.fullmatch(rf"arena {SIZE} {SIZE} 6\.52 GiB", " ".join(columns[2]))
+    assert re.fullmatch(rf"cost 1\.000x {FACTOR} {FACTOR}", " ".join(columns[3]))
+    (arena,) = re.findall(rf"^  Fits 7GB = {BYTES} bytes \(total\), .* spare; arena (\d+) bytes$", text, re.MULTILINE)
+    (overhead,) = re.findall(
+        r"ops recomputed: \+(\d+\.\d\d) % cost; without it 4\.\d\dx the memory$", text, re.MULTILINE
+    )
+    peaks = [float(cell.split()[0]) for cell in columns[1][1:]]
+    assert peaks[2] < peaks[1] <= round(int(arena) / 2**30, 2) <= 6.52 < peaks[0]
+    assert int(arena) <= BYTES
+    bound = 100 * (float(columns[3][3][:-1]) - 1)
+    assert 10 < bound <= float(overhead) + 0.05
+    assert float(overhead) <= 13
+    assert abs(100 * (float(columns[3][2][:-1]) - 1) - float(overhead)) < 0.051
+    for fact in (
+        r"Not proven optimal: at most \d\.\d\d points of cost above",
+        r"Peak at step \d+ of \d+, op \S+: weights",
+    ):
+        assert re.search(rf"^  {fact}", text, re.MULTILINE), fact
+    assert re.search(r"^  Memory [▁▂▃▄▅▆▇█]{60}$", text, re.MULTILINE)
+    assert len(re.findall(r"^    \S+ +\d+\.\d\d MiB  (?:kept|recomputed)$", text, re.MULTILINE)) == 8
+
+
+def test_the_first_example_prints_a_report_as_shown_below_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(compile(blocks("python")[0], "README.md", "exec"), {})
-    assert capsys.readouterr().out == blocks("text")[0]
+    run_example(blocks("python")[0])
+    check_report(capsys.readouterr().out)
+    check_report(blocks("text")[0])
 
 
-@pytest.mark.parametrize("example", blocks("python")[1:])
-def test_every_other_example_runs(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_other_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, object] = {}
-    exec(compile(example, "README.md", "exec"), namespace)
-    assert namespace
+    for example in blocks("python")[1:]:
+        run_example(example)
 
 
 def test_the_two_commands_of_a_fresh_machine_come_first() -> None:
@@ -36,3 +76,13 @@ def test_the_two_commands_of_a_fresh_machine_come_first() -> None:
         "pip install '.[onnx]' && planner optimize resnet:1001 --batch 32 --budget 7GB",
         "pip install '.[test]' && pytest",
     ]
+
+
+def test_files_and_folders_that_notes_name_exist() -> None:
+    missing = [
+        f"{note.relative_to(ROOT)}: {named}"
+        for note in NOTES
+        for named in re.findall(r"`((?:[\w-]+/)*[\w-]+\.py|(?:[\w-]+/)+)`", note.read_text(encoding="utf-8"))
+        if not any((folder / named).exists() for folder in (*FOLDERS, note.parent))
+    ]
+    assert missing == []
