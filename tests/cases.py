@@ -161,8 +161,7 @@ C9_REPLAYED = replace(C9, once=())
 CASES = {
     "C1": C1, "C1-free": C1_FREE, "trap-b": TRAP_B, "trap-b-equal": TRAP_B_EQUAL, "C2": C2, "C3": C3, "C5": C5,
     "C5-returned": C5_RETURNED, "C7": C7, "C7-b-first": C7_B_FIRST, "C7-dead": C7_DEAD, "C7-frozen": C7_FROZEN,
-        "C9": C9,
-    "C9-replayed": C9_REPLAYED,
+    "C9": C9, "C9-replayed": C9_REPLAYED,
 }  # fmt: skip
 
 
@@ -180,9 +179,7 @@ def c4(length: int = 100) -> nx.DiGraph:
 
 
 def c8(*, c2_returned: bool = True) -> nx.DiGraph:
-    """C8: which in-place pairs are legal. MiB; every permission a naive planner might take is given, and `saved` is
-    backward.
-    """
+    """C8: which in-place pairs are legal. MiB; all permissions a naive planner might take; `saved` is backward."""
     graph = nx.DiGraph()
     graph.add_node("x", nbytes=8, kind="input")
     for name, sources, pairs in (

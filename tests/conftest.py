@@ -18,14 +18,14 @@ mxnet.register()
 ABSENT = "shared files absent"
 _SLOW_BUILDERS = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
-settings.register_profile(
-    "default",
-    max_examples=60,
-    deadline=None,
-    derandomize=os.environ.get("CI", "") not in ("", "0"),
-    suppress_health_check=_SLOW_BUILDERS,
-)
-settings.register_profile("thorough", max_examples=2000, deadline=None, suppress_health_check=_SLOW_BUILDERS)
+for _profile, _examples in (("quick", 10), ("default", 40), ("thorough", 2000)):
+    settings.register_profile(
+        _profile,
+        max_examples=_examples,
+        deadline=None,
+        derandomize=_profile == "default" and os.environ.get("CI", "") not in ("", "0"),
+        suppress_health_check=_SLOW_BUILDERS,
+    )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 

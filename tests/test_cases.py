@@ -6,11 +6,13 @@ bytes (`allocator=None`) wherever packing may add to them.
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import cases
 import networkx as nx
 import pytest
+from claims import for_each
 from naive import history, keep_all
 
 import planner
@@ -24,7 +26,7 @@ BYTEWISE = [name for name in STRATEGIES if name != "memonger"]
 C1_LEAST_COST = {3: 38, 4: 24, 5: 21, 6: 20, 7: 19, 8: 18}
 C2_LEAST_COST = {288: 112, 264: 116, 256: 120, 248: 124, 232: 132, 224: 136}
 C9_LEAST_COST = {**dict.fromkeys(range(25, 33), 49), **dict.fromkeys((33, 40, 1000), 41)}
-C9_REPLAYED_LEAST_COST = {24: 50, **dict.fromkeys(range(25, 32), 49), 32: 42, 33: 41}
+C9_REPLAYED_LEAST_COST = {24: 50, 25: 49, 28: 49, 31: 49, 32: 42, 33: 41}
 
 
 def attempt(graph: nx.DiGraph, budget: int | None, strategy: str, **options: Any) -> Plan | InfeasibleBudget:
@@ -54,7 +56,7 @@ def live_at_start_of(plan: Plan, op: str) -> set[str]:
     return set(history(plan.graph, plan.schedule)[place - 1].on)
 
 
-@pytest.mark.parametrize("name", [name for name, case in cases.CASES.items() if case.peak is not None])
+@for_each([name for name, case in cases.CASES.items() if case.peak is not None])
 def test_keep_all_takes_the_baseline_of_each_case(name: str) -> None:
     case = cases.CASES[name]
     graph = planner.lower(case.digraph())
@@ -63,8 +65,7 @@ def test_keep_all_takes_the_baseline_of_each_case(name: str) -> None:
     assert case.cost is None or trace.cost == case.cost
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("budget", [9, 10, 12, 17])
+@for_each(STRATEGIES, (9, 10, 12, 17))
 def test_c1_recomputes_nothing_where_the_baseline_fits(strategy: str, budget: int) -> None:
     plan = optimize(cases.C1.digraph(), budget, strategy=strategy)
     assert plan.verify().recomputed == {}
@@ -75,29 +76,27 @@ def test_c1_recomputes_nothing_where_the_baseline_fits(strategy: str, budget: in
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("budget", range(1, 9))
-def test_c1_is_never_cheaper_than_the_optimum_nor_above_its_budget(strategy: str, budget: int) -> None:
-    plan = plan_or_none(cases.C1.digraph(), budget, strategy)
-    if plan is not None:
-        assert plan.report.plan.cost >= C1_LEAST_COST[budget]
-        if plan.report.optimal:
-            assert plan.report.plan.cost == C1_LEAST_COST[budget]
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_c1_trap_a_redoing_everything_for_the_peak_of_the_baseline_is_never_chosen(strategy: str) -> None:
-    for budget in (None, *range(3, 18)):
+def test_c1_is_never_cheaper_than_the_optimum_nor_above_its_budget(strategy: str) -> None:
+    for budget in range(1, 9):
         plan = plan_or_none(cases.C1.digraph(), budget, strategy)
-        if plan is not None and plan.report.plan.peak_bytes >= 9:
-            assert plan.report.plan.cost == 17
+        if plan is not None:
+            assert plan.report.plan.cost >= C1_LEAST_COST[budget], budget
+            if plan.report.optimal:
+                assert plan.report.plan.cost == C1_LEAST_COST[budget], budget
 
 
-@pytest.mark.parametrize("strategy", ["auto", "chen-budget"])
-@pytest.mark.parametrize("allocator", ["auto", None])
-@pytest.mark.parametrize(("case", "most"), [(cases.TRAP_B, 41), (cases.TRAP_B_EQUAL, 56)])
-def test_c1_trap_b_the_group_size_is_chosen_well(
-    strategy: str, allocator: str | None, case: cases.Case, most: int
+@for_each(STRATEGIES, (None, 9, 10, 13, 17))  # within less, no plan has that peak
+def test_c1_trap_a_redoing_everything_for_the_peak_of_the_baseline_is_never_chosen(
+    strategy: str, budget: int | None
 ) -> None:
+    plan = plan_or_none(cases.C1.digraph(), budget, strategy)
+    if plan is not None and plan.report.plan.peak_bytes >= 9:
+        assert plan.report.plan.cost == 17
+
+
+@for_each(["auto", "chen-budget"], ["auto", None], ["trap-b", "trap-b-equal"])
+def test_c1_trap_b_the_group_size_is_chosen_well(strategy: str, allocator: str | None, name: str) -> None:
+    case, most = cases.CASES[name], {"trap-b": 41, "trap-b-equal": 56}[name]
     plan = optimize(case.digraph(), strategy=strategy, allocator=allocator)
     assert plan.verify().peak_bytes <= most
     assert plan.report.plan.arena_bytes <= most
@@ -108,16 +107,14 @@ def test_c1_trap_b_the_group_size_is_chosen_well(
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_c2_never_pays_144_for_the_peak_of_the_baseline(strategy: str) -> None:
-    for budget in (None, *range(216, 340, 4), *C2_LEAST_COST):
-        for allocator in ("auto", None):
-            plan = attempt(cases.C2.digraph(), budget, strategy, allocator=allocator)
-            if isinstance(plan, InfeasibleBudget):
-                continue
-            figures = plan.report.plan
-            assert (figures.peak_bytes, figures.cost) != (296, 144)
-            assert budget is None or figures.arena_bytes <= budget
-            if figures.peak_bytes >= 296:
-                assert figures.cost == 108
+    for budget, allocator in product((None, 216, 240, 280, 295, 296, 297, 304, 336, *C2_LEAST_COST), ("auto", None)):
+        plan = attempt(cases.C2.digraph(), budget, strategy, allocator=allocator)
+        if isinstance(plan, InfeasibleBudget):
+            continue
+        figures = plan.report.plan
+        assert (figures.peak_bytes, figures.cost) != (296, 144), (budget, allocator)
+        assert budget is None or figures.arena_bytes <= budget, (budget, allocator)
+        assert figures.peak_bytes < 296 or figures.cost == 108, (budget, allocator)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -135,15 +132,14 @@ def test_c2_costs_108_at_its_baseline_and_never_less_than_the_optimum_below(stra
     assert caught.value.proven
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@for_each(STRATEGIES)
 def test_c3_needs_no_recomputation_at_163(strategy: str) -> None:
     plan = optimize(cases.C3.digraph(), 163, strategy=strategy)
     assert plan.verify().recomputed == {}
     assert (plan.report.plan.cost, plan.report.resident_bytes) == (25, 100)
 
 
-@pytest.mark.parametrize("strategy", BYTEWISE)
-@pytest.mark.parametrize("allocator", ["auto", None])
+@for_each(BYTEWISE, ["auto", None])
 def test_c3_below_the_bound_says_what_binds_and_what_works(strategy: str, allocator: str | None) -> None:
     with pytest.raises(InfeasibleBudget) as caught:
         optimize(cases.C3.digraph(), 159, strategy=strategy, allocator=allocator)
@@ -157,7 +153,7 @@ def test_c3_below_the_bound_says_what_binds_and_what_works(strategy: str, alloca
     assert again.verify().peak_bytes <= error.minimum
 
 
-@pytest.mark.parametrize("strategy", BYTEWISE)
+@for_each(BYTEWISE)
 def test_c3_at_160_is_not_called_impossible(strategy: str) -> None:
     outcome = attempt(cases.C3.digraph(), 160, strategy, allocator=None)
     if isinstance(outcome, InfeasibleBudget):
@@ -169,12 +165,12 @@ def test_c3_at_160_is_not_called_impossible(strategy: str) -> None:
     assert at_161.report.plan.cost == 26
 
 
-@pytest.mark.parametrize(("case", "minimum"), [(cases.C5, 39_829_110_788), (cases.C5_RETURNED, 39_829_110_788)])
-def test_c5_24gib_is_infeasible_whatever_is_done_elsewhere(case: cases.Case, minimum: int) -> None:
+@for_each(["C5", "C5-returned"])
+def test_c5_24gib_is_infeasible_whatever_is_done_elsewhere(name: str) -> None:
     with pytest.raises(InfeasibleBudget) as caught:
-        optimize(case.digraph(), "24GiB", allocator=None)
+        optimize(cases.CASES[name].digraph(), "24GiB", allocator=None)
     assert caught.value.proven
-    assert caught.value.peak_lower_bound == minimum
+    assert caught.value.peak_lower_bound == 39_829_110_788
     assert caught.value.binding_op == "g32"
 
 
@@ -183,7 +179,7 @@ def test_c4_one_layer_a_hundred_times_counts_its_weight_once() -> None:
     assert plan.report.keep_all.peak_bytes == 101 * 10240 * 1024 * 4 + 1024 * 1024 * 4 + 1024 * 4
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@for_each(STRATEGIES)
 def test_c7_b_first_fits_48_at_cost_39_with_b1_gone_before_backward(strategy: str) -> None:
     plan = optimize(cases.C7_B_FIRST.digraph(), 48, strategy=strategy)
     assert (plan.verify().peak_bytes, plan.report.plan.cost) == (48, 39)
@@ -197,7 +193,7 @@ def test_c7_b_first_fits_48_at_cost_39_with_b1_gone_before_backward(strategy: st
         optimize(cases.C7_B_FIRST.digraph(), 37, strategy=strategy, allocator=None)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@for_each(STRATEGIES)
 def test_c7_without_the_unused_head_and_with_a_frozen_trunk(strategy: str) -> None:
     dead = optimize(cases.C7_DEAD.digraph(), 31, strategy=strategy)
     assert (dead.verify().peak_bytes, dead.report.plan.cost) == (31, 28)
@@ -225,8 +221,7 @@ def test_c8_takes_the_two_legal_pairs_and_the_third_when_c2_is_not_returned() ->
     assert ("s", "c2") in {(o, i) for _, o, i in freed.verify().inplace_taken}
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("budget", C9_LEAST_COST)
+@for_each(STRATEGIES, C9_LEAST_COST)
 def test_c9_the_random_mask_is_never_drawn_again(strategy: str, budget: int) -> None:
     plan = plan_or_none(cases.C9.digraph(), budget, strategy)
     if plan is not None:
