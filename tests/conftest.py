@@ -1,6 +1,4 @@
-"""Where the shared files are, how many tests missed them, how hard hypothesis tries, and the command line in this
-process.
-"""
+"""Where the shared files are, how hard hypothesis tries, the command line in this process, kernels compiled once."""
 
 from __future__ import annotations
 
@@ -13,6 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from planner import mxnet
 from planner.cli import main as cli
+from tests.warm import compile_kernels
 
 mxnet.register()
 ABSENT = "shared files absent"
@@ -58,6 +57,13 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         return Answer(code, captured.out, captured.err)
 
     return call
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compile kernels before workers start."""
+    config = session.config
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        compile_kernels()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

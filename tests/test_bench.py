@@ -224,10 +224,10 @@ def test_shared_graphs_are_read_as_their_notes_say(shared: Path, monkeypatch: py
     assert remat.missing("nothing") is not None
 
 
-def test_a_clock_adds_up_by_phase() -> None:
+def test_a_clock_adds_up_by_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.process_time", iter((1.0, 3.0, 10.0, 10.5)).__next__)
     clock = Clock()
     assert clock.timed("work", sum)([1, 2]) == 3
     with clock("work"):
         pass
-    assert list(clock.seconds) == ["work"]
-    assert clock.seconds["work"] >= 0
+    assert clock.seconds == {"work": 2.5}
