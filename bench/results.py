@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, NamedTuple, Optional, Union
 
 import msgspec
 
+from planner import __version__
 from planner.errors import PlanFileError
 from planner.files import write_whole
 from planner.report import Figures
@@ -309,7 +310,7 @@ def results(suite: str, rows: tuple[Row, ...], *, commit: str | None, options: d
         machine=_machine(),
         versions={
             "python": platform.python_version(),
-            "planner": version("sublinear-planner"),
+            "planner": __version__,
             **{name: version(name) for name in libraries},
         },
         commit=commit,
