@@ -115,7 +115,7 @@ def needs(g: Arrays, storage_rep: Ints, after: Flags, live_here: Flags, needed: 
 
     Args:
         after [n]: ops whose first run is at the instant or later.
-        at_hand [m]: holders that the op running at the instant reads.
+        live_here [m]: holders that the op running at the instant reads.
         needed [m]: result; holders made before that have to be live, or made again.
     """
     needed[:] = False

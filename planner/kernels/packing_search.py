@@ -13,6 +13,7 @@ from planner.kernels.structs import struct
 PACKED, EXHAUSTED, PAUSED, CROWDED = 1, 2, 3, 4
 
 STATE: Final = 9
+Pair = tuple[int, int]
 
 #: Columns of a frame: slice of members, slice of sections, offset and buffer last tried, chosen buffer, whether it had
 #: a neighbour above, parent frame, agenda head and length, and lengths of the trails when it was made.
@@ -60,27 +61,20 @@ SearchType, SearchProxy, new_search = struct(Search)
 
 @kernel
 def _divide(
-    search: Search,
-    members: tuple[int, int],
-    sections: tuple[int, int],
-    offset: int,
-    tried: int,
-    depth: int,
-    head: int,
-    entries: int,
-    loads: int,
+    search: Search, members: Pair, sections: Pair, resumed: Pair, depth: int, head: int, entries: int, loads: int
 ) -> tuple[int, int, int]:
     """Put the components of what is left in a slice of members on the agenda, the fullest first.
 
     Args:
         members, sections: begin and end of the slices.
-        offset, tried: where to go on from in a component that is all there is.
+        resumed: offset and buffer to go on from in a component that is all there is.
         depth: frame that the components come from.
     Returns:
         length and head of the agenda, and length of the trail of loads.
     """
     begin, end = members
     start, stop = sections
+    offset, tried = resumed
     first, last, load, member = search.first, search.last, search.load, search.member
     left, agenda, loaded = search.left, search.agenda, search.loaded
     pieces = entries
@@ -179,7 +173,7 @@ def descend(search: Search, work_limit: int) -> int:
     while True:
         if dividing:
             entries, head, loads = _divide(
-                search, (begin, end), (start, stop), offset, chosen, depth, head, entries, loads
+                search, (begin, end), (start, stop), (offset, chosen), depth, head, entries, loads
             )
             dividing = False
             opening = True
@@ -199,8 +193,7 @@ def descend(search: Search, work_limit: int) -> int:
         if state[6] > work_limit or room < m + sections:
             state[0], state[1], state[2], state[3], state[4], state[8] = depth, head, entries, raises, lifts, loads
             return PAUSED if room >= m + sections else CROWDED
-        # The next buffer to try here: the lowest after the last, of those the busiest; none above the lowest end any
-        # buffer could have.
+        # Try the lowest buffer after the last, of those the busiest; none above the lowest end a buffer could have.
         begin, end, start, stop = frame[depth, 0], frame[depth, 1], frame[depth, 2], frame[depth, 3]
         tried_offset, tried = frame[depth, 4], frame[depth, 5]
         line = capacity + 1
@@ -215,14 +208,10 @@ def descend(search: Search, work_limit: int) -> int:
                 continue
             if low == offset and (load[i] < load[chosen] or (load[i] == load[chosen] and base[i] > base[chosen])):
                 continue
-            if (
-                low > tried_offset
-                or tried < 0
-                or load[i] < load[tried]
-                or (load[i] == load[tried] and base[i] > base[tried])
-            ):
-                chosen = i
-                offset = low
+            is_tied = low == tried_offset and tried >= 0
+            if is_tied and (load[i] > load[tried] or (load[i] == load[tried] and base[i] <= base[tried])):
+                continue
+            chosen, offset = i, low
         state[6] += end - begin
         failed = chosen < 0 or offset >= line
         if not failed:

@@ -86,8 +86,7 @@ def place(order: Ints, size: Ints, alignment: Ints, first: Ints, last: Ints, bes
         if need == 0 or last[buffer] <= first[buffer]:
             offset[buffer] = max(offset[buffer], 0)
             continue
-        # Nodes within the lifetime, the largest such, and those that reach beyond it: ancestors of the first and last
-        # leaf.
+        # Largest nodes within the lifetime, and those that reach beyond it: ancestors of the first and last leaf.
         whole = 0
         left = first[buffer] + leaves
         right = last[buffer] + leaves

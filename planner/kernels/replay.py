@@ -1,7 +1,6 @@
 """Memory of a sequence of ops: canonical frees, storages and their lifetimes, bytes at each step.
 
-The memory rules once more, compiled, for searches that judge thousands of candidates. The judge (`planner.simulator`)
-decides.
+Searches judge thousands of candidates with these compiled memory rules; `planner.simulator` has the last word.
 """
 
 from __future__ import annotations
@@ -92,15 +91,7 @@ def _leave(v: int, slot_of: Ints, names: Ints, name_count: Ints) -> None:
 
 @kernel
 def _may_overwrite(
-    g: Arrays,
-    op: int,
-    pair: int,
-    inputs: Ints,
-    slot_of: Ints,
-    name_count: Ints,
-    freed: Ints,
-    free_start: int,
-    free_stop: int,
+    g: Arrays, op: int, pair: int, inputs: Ints, slot_of: Ints, name_count: Ints, freed: Ints, frees: tuple[int, int]
 ) -> bool:
     """The part of rule 10 that looks at all reads of the op and at the frees right after it."""
     slot = inputs[g.pair_in[pair]]
@@ -117,7 +108,7 @@ def _may_overwrite(
     output = g.out_ptr[op] + g.pair_out[pair]
     dying: int = 0
     own: bool = False
-    for f in range(free_start, free_stop):
+    for f in range(frees[0], frees[1]):
         if freed[f] == output:
             own = True
         elif freed[f] >= 0 and slot_of[freed[f]] == slot:
@@ -135,8 +126,8 @@ def replay(
     """Rules 2 to 10 over a sequence and its frees.
 
     Args:
-        sequence [L], free_ptr [L+1], freed: a schedule; entries of `freed` that name a value an update dropped become
-        -1. timeline [L]: result, bytes at each step.
+        sequence [L], free_ptr [L+1], freed: a schedule; entries of `freed` for what an update dropped become -1.
+        timeline [L]: result, bytes at each step.
         buffers [4, outputs over the sequence]: result, one column per storage in order of birth: value, execution, and
             lifetime, half-open in steps.
         scratch [13, max(m, n, most reads of an op) + 1]: working memory, so that thousands of calls allocate nothing.
@@ -210,7 +201,8 @@ def replay(
                 continue
             if slot_buffer[slot] < 0 or slot_taken[slot] == step or slot_raw[slot] != g.raw_bytes[v]:
                 continue
-            if _may_overwrite(g, op, pair, inputs, slot_of, name_count, freed, free_ptr[step], free_ptr[step + 1]):
+            frees = free_ptr[step], free_ptr[step + 1]
+            if _may_overwrite(g, op, pair, inputs, slot_of, name_count, freed, frees):
                 slot_taken[slot] = step
                 placed[v] = step
                 _join(v, slot, slot_of, names, name_count)

@@ -48,14 +48,7 @@ def unroll(
 
 @kernel
 def restore(
-    g: Arrays,
-    storage_rep: Ints,
-    nbytes: Ints,
-    needed: Flags,
-    live_here: Flags,
-    rerun: Flags,
-    order: Ints,
-    room: int,
+    g: Arrays, storage_rep: Ints, nbytes: Ints, needed: Flags, live_here: Flags, rerun: Flags, order: Ints, room: int
 ) -> int:
     """Keep values after all, one op after the other, as long as what is live at the instant stays within the room.
 

@@ -1,4 +1,4 @@
-"""Random moves, taken where they are no worse, or by chance."""
+"""Annealing: random moves, of which those that are worse are taken by chance."""
 
 from __future__ import annotations
 
@@ -64,36 +64,26 @@ def anneal(state: State, moves: int, hot: float, cold: float, penalty: float, re
         else:  # dear, ten shifts or more: as often as it takes no more time than the others
             done = move_stretch(state)
         if not done or state.logged == 0:
-            if state.logged > 0:
-                undo(state)
+            undo(state)
             continue
         for _repair in range(repairs if excess == 0 else 0):
-            if state.excess == 0 or state.logged + 16 > LOGS:
+            if state.excess == 0 or state.logged + 16 > LOGS or not relieve_once(state):
                 break
-            if not relieve_once(state):
-                break
-        worse = state.cost - cost + penalty * (state.excess - excess)
-        if worse > allowed:
+        is_refused = state.cost - cost + penalty * (state.excess - excess) > allowed
+        is_worse = state.excess > excess or (state.excess == excess and state.cost > cost)
+        if is_refused or (state.pending == 1 and is_worse):
             undo(state)
-            state.cost = cost
-            state.excess = excess
-            continue
-        if state.pending == 1 and (state.excess > excess or (state.excess == excess and state.cost > cost)):
-            undo(state)
-            state.cost = cost
-            state.excess = excess
-            save(state)
-            state.pending = 0
-            since = 0
+            state.cost, state.excess = cost, excess
+            if not is_refused:  # it would leave the best behind unnoted
+                save(state)
+                since = 0
             continue
         state.accepted += 1
         if _better(state):
             if since * 16 >= state.n_runs:
                 save(state)
-                state.pending = 0
                 since = 0
             else:
                 state.pending = 1
     if state.pending == 1:
         save(state)
-        state.pending = 0

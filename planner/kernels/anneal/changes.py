@@ -128,13 +128,11 @@ def evict(state: State, e: int, before: int, depth: float, worst: int, most: int
     """
     start = state.logged
     last = min(LOGS - 8, start + most)
-    if (
-        state.free_run == 0
-        or state.cost + state.op_cost[state.run_op[e]] > state.most_cost
-        or not _may_stand(state, state.run_op[e], before, np.bool_(False))
-    ):
+    op = state.run_op[e]
+    too_dear = state.cost + state.op_cost[op] > state.most_cost
+    if too_dear or state.free_run == 0 or not _may_stand(state, op, before, np.bool_(False)):
         return False
-    _logged_insert(state, state.run_op[e], before)
+    _logged_insert(state, op, before)
     while start < state.logged:
         made = state.log_row[start]
         start += 1
@@ -210,31 +208,23 @@ def _moved(state: State, at: int) -> int:
 
 
 @kernel
-def pull(state: State, most: int) -> None:
-    """After a run moved later: its inputs that nobody else reads follow."""
+def follow(state: State, later: bool | np.bool_) -> None:
+    """After a run moved later, inputs that nobody else reads follow; after it moved earlier, readers free to do so."""
+    most = 1 + np.int64(1.0 / (0.02 + uniform(state)))
     start = state.logged - 1
     room = min(LOGS, state.logged + 2 * most) - 2
     while start < state.logged <= room:
         moved = _moved(state, start)
         start += 1
         op = state.run_op[moved]
-        for r in range(state.op_reads[op], state.op_reads_stop[op]):
-            run = instance(state, state.value_maker[state.read_value[r]], moved)
-            if run == 0 or state.run_next[run] == moved or state.logged > room:
-                continue
-            if window_stop(state, run) == moved and uniform(state) < 0.8:
-                shift(state, run, moved)
-
-
-@kernel
-def push(state: State, most: int) -> None:
-    """After a run moved earlier: readers that wait for nothing else follow."""
-    start = state.logged - 1
-    room = min(LOGS, state.logged + 2 * most) - 2
-    while start < state.logged <= room:
-        moved = _moved(state, start)
-        start += 1
-        op = state.run_op[moved]
+        if later:
+            for r in range(state.op_reads[op], state.op_reads_stop[op]):
+                run = instance(state, state.value_maker[state.read_value[r]], moved)
+                if run == 0 or state.run_next[run] == moved or state.logged > room:
+                    continue
+                if window_stop(state, run) == moved and uniform(state) < 0.8:
+                    shift(state, run, moved)
+            continue
         for v in range(state.op_outs[op], state.op_outs_stop[op]):
             if state.run_read[moved, state.value_slot[v]] == moved:
                 continue

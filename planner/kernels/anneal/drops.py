@@ -20,9 +20,8 @@ def _worst(state: State) -> int:
     worst = state.ranked[0]
     for r in range(state.n_blocks):
         b = state.ranked[r]
-        if state.block_above[b] > 0 and (
-            state.block_above[worst] == 0 or state.block_highest[b] > state.block_highest[worst]
-        ):
+        is_worse = state.block_above[worst] == 0 or state.block_highest[b] > state.block_highest[worst]
+        if state.block_above[b] > 0 and is_worse:
             worst = b
     best = 0
     for i in range(state.block_size[worst]):
@@ -63,15 +62,10 @@ def relieve_once(state: State) -> bool:
         before = _cover(state, e, k, worst)
         if before == 0:
             continue
-        score = (
-            state.op_cost[op]
-            / min(over, np.float64(state.value_bytes[state.op_outs[op] + k]) + 1e-9)
-            * (0.5 + uniform(state))
-        )
+        gain = min(over, np.float64(state.value_bytes[state.op_outs[op] + k]) + 1e-9)
+        score = state.op_cost[op] / gain * (0.5 + uniform(state))
         if score < best:
-            best = score
-            chosen = e
-            place = before
+            best, chosen, place = score, e, before
     return chosen != 0 and evict(state, chosen, place, 0.5, worst if uniform(state) < 0.7 else np.int64(0), np.int64(4))
 
 
@@ -91,8 +85,7 @@ def _waiting_cost(state: State, op: int, before: int, worst: int) -> float:
 def relieve(state: State, steps: int, thrift: float, patience: float, values: Ints, worths: Floats) -> bool:
     """Drop values at the highest run, the best first, then at the run that is highest then, and so on.
 
-    A value that waits across that run is worth min(bytes, what is above the budget) * wait ** patience / cost **
-    thrift.
+    A value that waits across that run is worth min(bytes, bytes too many) * wait ** patience / cost ** thrift.
 
     Args:
         steps: how many to drop at most.
@@ -117,12 +110,9 @@ def relieve(state: State, steps: int, thrift: float, patience: float, values: In
             op = state.run_op[run]
             if state.op_once[op] == 0:
                 for v in range(state.op_outs[op], state.op_outs_stop[op]):
-                    if (
-                        state.run_key[state.run_read[run, state.value_slot[v]]] <= state.run_key[worst]
-                        or state.value_bytes[v] == 0
-                    ):
-                        continue
-                    before = _cover(state, run, state.value_slot[v], worst)
+                    k = state.value_slot[v]
+                    is_idle = state.run_key[state.run_read[run, k]] > state.run_key[worst]
+                    before = _cover(state, run, k, worst) if is_idle and state.value_bytes[v] != 0 else 0
                     if before == 0:
                         continue
                     wait = np.float64(state.run_key[before] - state.run_key[run]) / KEYS
@@ -136,7 +126,7 @@ def relieve(state: State, steps: int, thrift: float, patience: float, values: In
                         values[at, 0], values[at, 1] = values[at - 1, 0], values[at - 1, 1]
                         at -= 1
                     worths[at] = worth
-                    values[at, 0], values[at, 1] = run, state.value_slot[v]
+                    values[at, 0], values[at, 1] = run, k
                     found = min(found + 1, at_once)
             run = state.run_next[run]
         dropped = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.kernels import kernel
-from planner.kernels.anneal.changes import evict, pull, push, removable, remove, shift, window_start, window_stop
+from planner.kernels.anneal.changes import evict, follow, removable, remove, shift, window_start, window_stop
 from planner.kernels.anneal.draws import below, uniform
 from planner.kernels.anneal.runs import instance
 from planner.kernels.anneal.state import END, HEAD, State
@@ -53,9 +53,18 @@ def _random_later_read(state: State, e: int) -> int:
             if below(state, count) == 0:
                 found = run
             run = state.run_older[run]
-    if found == 0 and state.run_read[e, k] == END:
-        return END
-    return found
+    return END if found == 0 and state.run_read[e, k] == END else found
+
+
+@kernel
+def _walk(state: State, run: int, steps: int, later: bool | np.bool_) -> int:
+    """The run so many steps after another, or before it; the last or the first run if there are fewer."""
+    for _ in range(steps):
+        following = state.run_next[run] if later else state.run_previous[run]
+        if following in (HEAD, END):
+            break
+        run = following
+    return run
 
 
 @kernel
@@ -77,11 +86,8 @@ def move_evict(state: State) -> bool:
         run = instance(state, state.value_maker[v], before)
         if run != 0:
             end = state.run_read[run, state.value_slot[v]]
-            if (
-                state.run_key[end] < state.run_key[before]
-                and state.run_key[end] > state.run_key[e]
-                and state.run_next[e] != end
-            ):
+            is_between = state.run_key[e] < state.run_key[end] < state.run_key[before]
+            if is_between and state.run_next[e] != end:
                 before = end if uniform(state) < 0.5 else state.run_next[end]
     chance = uniform(state)
     depth = 0.0 if chance < 0.35 else 1.0 if chance < 0.7 else 0.5
@@ -105,41 +111,28 @@ def move_shift(state: State) -> bool:
     start = window_start(state, e)
     stop = window_stop(state, e)
     choice = uniform(state)
-    if choice < 0.3:  # as late as its first reader lets it
-        moved = shift(state, e, stop)
+    if choice < 0.5:  # as late as its first reader lets it, or as early as its inputs do
+        later = choice < 0.3
+        moved = shift(state, e, stop if later else state.run_next[start])
         if moved != 0 and uniform(state) < 0.6:
-            pull(state, 1 + np.int64(1.0 / (0.02 + uniform(state))))
-        return moved != 0
-    if choice < 0.5:
-        moved = shift(state, e, state.run_next[start])
-        if moved != 0 and uniform(state) < 0.6:
-            push(state, 1 + np.int64(1.0 / (0.02 + uniform(state))))
+            follow(state, later)
         return moved != 0
     before = 0
     if choice < 0.75 and state.op_reads[op] < state.op_reads_stop[op]:  # beside another reader of an input
         v = _random_input(state, op)
-        other = state.op_first[
-            state.reader_op[state.value_readers[v] + below(state, state.value_readers_stop[v] - state.value_readers[v])]
-        ]
+        k = below(state, state.value_readers_stop[v] - state.value_readers[v])
+        other = state.op_first[state.reader_op[state.value_readers[v] + k]]
         if other != 0 and other != e:
             before = other if uniform(state) < 0.5 else state.run_next[other]
     else:
-        before = e
         later = uniform(state) < 0.5
-        for _ in range(1 + np.int64(4.0 / (0.02 + uniform(state)))):
-            following = state.run_next[before] if later else state.run_previous[before]
-            if following in (HEAD, END):
-                break
-            before = following
+        before = _walk(state, e, 1 + np.int64(4.0 / (0.02 + uniform(state))), later)
     if before == 0 or state.run_key[before] <= state.run_key[start] or state.run_key[before] > state.run_key[stop]:
         return False
     later = state.run_key[before] > state.run_key[e]
     moved = shift(state, e, before)
     if moved != 0 and uniform(state) < 0.5:
-        if later:
-            pull(state, 1 + np.int64(1.0 / (0.02 + uniform(state))))
-        else:
-            push(state, 1 + np.int64(1.0 / (0.02 + uniform(state))))
+        follow(state, later)
     return moved != 0
 
 
@@ -151,17 +144,8 @@ def move_stretch(state: State) -> bool:
     far = 1 + np.int64(2.0 / (0.02 + uniform(state)))
     any_moved = False
     if uniform(state) < 0.5:  # the last of them first, later
-        last = e
-        for _ in range(length - 1):
-            if state.run_next[last] == END:
-                break
-            last = state.run_next[last]
-        before = state.run_next[last]
-        for _ in range(far):
-            if before == END:
-                break
-            before = state.run_next[before]
-        run = last
+        run = _walk(state, e, length - 1, np.bool_(True))
+        before = state.run_next[_walk(state, run, far, np.bool_(True))]
         for _ in range(length):
             if run == HEAD:
                 break
@@ -175,11 +159,7 @@ def move_stretch(state: State) -> bool:
                     before = moved
             run = following
         return any_moved
-    before = e
-    for _ in range(far):
-        if state.run_previous[before] == HEAD:
-            break
-        before = state.run_previous[before]
+    before = _walk(state, e, far, np.bool_(False))
     run = e
     for _ in range(length):
         if run == END:

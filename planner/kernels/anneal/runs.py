@@ -91,7 +91,7 @@ def load(state: State, sequence: Ints, budget: int) -> None:
 
 @kernel
 def save(state: State) -> None:
-    """Note the sequence as the best."""
+    """Note the sequence as the best; nothing is pending then."""
     run = state.run_next[HEAD]
     count = 0
     while run != END:
@@ -101,6 +101,7 @@ def save(state: State) -> None:
     state.best_length = count
     state.best_cost = state.cost
     state.best_excess = state.excess
+    state.pending = 0
 
 
 @kernel
@@ -116,11 +117,9 @@ def instance(state: State, op: int, run: int) -> int:
 def last_read_between(state: State, v: int, start: int, stop: int) -> int:
     """The last run after start and before stop that reads v, or start itself."""
     found = start
-    low, high = state.run_key[start], state.run_key[stop]
+    low = state.run_key[start]
     for r in range(state.value_readers[v], state.value_readers_stop[v]):
-        run = state.op_last[state.reader_op[r]]
-        while run != 0 and state.run_key[run] >= high:
-            run = state.run_older[run]
+        run = instance(state, state.reader_op[r], stop)
         if run != 0 and state.run_key[run] > low:
             low = state.run_key[run]
             found = run
@@ -167,6 +166,35 @@ def _through(state: State, run: int) -> int:
 
 
 @kernel
+def _read_until(state: State, v: int, e: int, end: int) -> None:
+    """Make a run the last to read the instance of v that run e made."""
+    k = state.value_slot[v]
+    before = state.run_read[e, k]
+    if before != e:
+        _steal(state, before, v, np.int64(-1))
+    state.run_read[e, k] = end
+    if state.run_key[end] > state.run_key[before]:
+        add(state, state.run_next[before], end, state.value_bytes[v])
+    else:
+        add(state, state.run_next[end], before, -state.value_bytes[v])
+    if end != e:
+        _steal(state, end, v, np.int64(1))
+
+
+@kernel
+def _join(state: State, op: int, older: int, newer: int) -> None:
+    """Make two runs of an op neighbours among its runs; 0 stands for the ends."""
+    if older == 0:
+        state.op_first[op] = newer
+    else:
+        state.run_newer[older] = newer
+    if newer == 0:
+        state.op_last[op] = older
+    else:
+        state.run_older[newer] = older
+
+
+@kernel
 def insert(state: State, op: int, before: int) -> int:
     """A new run of an op in front of a run; 0 where there is no room for one. Legality is the caller's."""
     if state.free_run == 0:
@@ -191,16 +219,8 @@ def insert(state: State, op: int, before: int) -> int:
     place_run(state, e, before, through + state.op_workspace[op])
     older = instance(state, op, e)
     newer = state.op_first[op] if older == 0 else state.run_newer[older]
-    state.run_older[e] = older
-    state.run_newer[e] = newer
-    if older == 0:
-        state.op_first[op] = e
-    else:
-        state.run_newer[older] = e
-    if newer == 0:
-        state.op_last[op] = e
-    else:
-        state.run_older[newer] = e
+    _join(state, op, older, e)
+    _join(state, op, e, newer)
     state.op_runs[op] += 1
     for v in range(state.op_outs[op], state.op_outs_stop[op]):
         k = state.value_slot[v]
@@ -217,11 +237,8 @@ def insert(state: State, op: int, before: int) -> int:
                 state.run_read[e, k] = e
                 add(state, e, e, state.value_bytes[v])
         else:
-            end = (
-                END
-                if newer == 0 and state.value_kept[v]
-                else last_read_between(state, v, e, END if newer == 0 else newer)
-            )
+            stop = END if newer == 0 else newer
+            end = END if newer == 0 and state.value_kept[v] else last_read_between(state, v, e, stop)
             if end == END:
                 state.ending += state.value_bytes[v]
             state.run_read[e, k] = end
@@ -230,18 +247,9 @@ def insert(state: State, op: int, before: int) -> int:
                 _steal(state, end, v, np.int64(1))
     for r in range(state.op_reads[op], state.op_reads_stop[op]):
         v = state.read_value[r]
-        maker = state.value_maker[v]
-        run = instance(state, maker, e)
-        if run == 0:
-            continue
-        k = state.value_slot[v]
-        end = state.run_read[run, k]
-        if state.run_key[end] < state.run_key[e]:
-            if end != run:
-                _steal(state, end, v, np.int64(-1))
-            state.run_read[run, k] = e
-            add(state, state.run_next[end], e, state.value_bytes[v])
-            _steal(state, e, v, np.int64(1))
+        run = instance(state, state.value_maker[v], e)
+        if run != 0 and state.run_key[state.run_read[run, state.value_slot[v]]] < state.run_key[e]:
+            _read_until(state, v, run, e)
     return e
 
 
@@ -251,18 +259,9 @@ def delete(state: State, e: int) -> None:
     op = state.run_op[e]
     for r in range(state.op_reads[op], state.op_reads_stop[op]):
         v = state.read_value[r]
-        maker = state.value_maker[v]
-        run = instance(state, maker, e)
-        if run == 0:
-            continue
-        k = state.value_slot[v]
-        if state.run_read[run, k] == e:
-            end = last_read_between(state, v, run, e)
-            _steal(state, e, v, np.int64(-1))
-            state.run_read[run, k] = end
-            add(state, state.run_next[end], e, -state.value_bytes[v])
-            if end != run:
-                _steal(state, end, v, np.int64(1))
+        run = instance(state, state.value_maker[v], e)
+        if run != 0 and state.run_read[run, state.value_slot[v]] == e:
+            _read_until(state, v, run, last_read_between(state, v, run, e))
     older, newer = state.run_older[e], state.run_newer[e]
     for v in range(state.op_outs[op], state.op_outs_stop[op]):
         k = state.value_slot[v]
@@ -280,14 +279,7 @@ def delete(state: State, e: int) -> None:
             if end != e:
                 _steal(state, end, v, np.int64(-1))
                 add(state, state.run_next[e], end, -state.value_bytes[v])
-    if older == 0:
-        state.op_first[op] = newer
-    else:
-        state.run_newer[older] = newer
-    if newer == 0:
-        state.op_last[op] = older
-    else:
-        state.run_older[newer] = older
+    _join(state, op, older, newer)
     state.op_runs[op] -= 1
     unplace_run(state, e)
     state.run_next[state.run_previous[e]] = state.run_next[e]

@@ -168,28 +168,23 @@ def new_state(model: Model, most_runs: int, random: int) -> tuple[State, dict[st
         "most_runs": most_runs,
         "most_blocks": most_blocks,
         "random": np.int64(random),
-    }
-    fields |= {
         "op_cost": _below_none(model.cost),
         "op_once": _below_none(model.once),
         "op_workspace": _below_none(model.workspace),
-        "op_outs": _below_none(1 + model.out_ptr[:-1]),
-        "op_outs_stop": _below_none(1 + model.out_ptr[1:]),
-        "op_reads": _below_none(model.read_ptr[:-1]),
-        "op_reads_stop": _below_none(model.read_ptr[1:]),
         "op_before": _below_none(1 + model.neighbours[0]),
         "op_behind": _below_none(1 + model.neighbours[1]),
         "value_bytes": _below_none(model.nbytes),
         "value_kept": _below_none(model.kept),
         "value_maker": _below_none(1 + maker),
         "value_slot": _below_none(np.arange(len(maker)) - model.out_ptr[maker]),
-        "value_readers": _below_none(model.reader_ptr[:-1]),
-        "value_readers_stop": _below_none(model.reader_ptr[1:]),
         "read_value": 1 + model.reads[:, 0],
         "read_steal": model.reads[:, 1].copy(),
         "reader_op": 1 + model.reader_op,
         "order_op": 1 + model.order_op,
     }
+    lists = {"op_outs": 1 + model.out_ptr, "op_reads": model.read_ptr, "value_readers": model.reader_ptr}
+    for name, ptr in lists.items():
+        fields[name], fields[f"{name}_stop"] = _below_none(ptr[:-1]), _below_none(ptr[1:])
     for k, name in enumerate(("op_after", "op_later", "op_killers", "op_victims")):
         fields[name] = _below_none(model.order_ptr[k:-1:4])
         fields[f"{name}_stop"] = _below_none(model.order_ptr[k + 1 :: 4])
