@@ -13,11 +13,7 @@ from planner.policy.check import forward_ops
 
 
 class AppliedProgram:
-    """A program whose sequences of ops can be made to obey, for any set of ops to recompute.
-
-    Args:
-        evaluator: of the program.
-    """
+    """A program whose sequences of ops can be made to obey, for any set of ops to recompute."""
 
     def __init__(self, evaluator: Evaluator) -> None:
         self.evaluator = evaluator
@@ -50,5 +46,5 @@ class AppliedProgram:
         marked = set(rerun)
         for op in reversed(graph.ops):
             if op.name in wanted or (op.name not in self.forward and not op.resident):
-                wanted.update(name for name in (graph.producer[value].name for value in op.reads) if name in marked)
+                wanted.update({graph.producer[value].name for value in op.reads} & marked)
         return [op.name for op in graph.ops if op.name in wanted]

@@ -35,9 +35,8 @@ def check_obeyed(graph: Graph, schedule: Schedule, *, saved: Collection[str], re
     forward = forward_ops(graph)
     marked = frozenset(rerun)
     runs: dict[str, int] = {}
-    live: dict[
-        str, tuple[int, int, int]
-    ] = {}  # by value of a marked op: run, Compute step that made it, step that last read it
+    # by value of a marked op: run, Compute step that made it, step that last read it
+    live: dict[str, tuple[int, int, int]] = {}
     edge = now = -1
     for index, step in enumerate(schedule.steps):
         if not isinstance(step, Compute):

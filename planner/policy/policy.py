@@ -31,8 +31,6 @@ class Policy:
     onto the program (`ask`).
 
     Args:
-        graph, memory: the program, and how its bytes are counted.
-        save, recompute: the patterns.
         saved: ops that run once.
         rerun: ops whose values do not wait for the backward pass: what the forward part read is freed before it, and
             what the backward pass reads is made after the forward part. The original's mirror attribute, set by users.

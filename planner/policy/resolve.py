@@ -69,19 +69,16 @@ class _Resolution:
         if not self.applied.forward:
             raise PlannerError(f"recompute: preset {preset!r} needs a graph with a backward pass")
         found = selective(self.graph) if preset == "selective" else full(self.evaluator)
-        why_not = self._unable()
-        return tuple(
-            name for name in found if name in self.applied.forward and why_not(self.graph.op_named[name]) is None
-        )
+        why_not, op_named = self._unable(), self.graph.op_named
+        return tuple(name for name in found if name in self.applied.forward and why_not(op_named[name]) is None)
 
     def policy(self) -> Policy:
         """The policy, with a report of each pattern."""
         rerun = self._settled(name for names in self.wished.values() for name in names)
         reasons = dict(self.reasons)
-        reports = [
-            PatternReport("save", pattern, len(names), nbytes=self._read_bytes(names))
-            for pattern, names in self.saves.items()
-        ]
+        reports = []
+        for pattern, names in self.saves.items():
+            reports.append(PatternReport("save", pattern, len(names), nbytes=self._read_bytes(names)))
         for pattern in self.recompute:
             if pattern == "none":
                 once = tuple(name for name, why in self.saved_by.items() if why == "none")

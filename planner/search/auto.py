@@ -32,15 +32,13 @@ _SEGMENTS: Final[tuple[Strategy, ...]] = (chen_sqrt, chen_budget, recursive)
 
 
 def auto(problem: Problem) -> Proposal:
-    """The optimum of at most nine ops; else minimum cuts, and annealing from what they find unless that is proven to be
-    close.
+    """The optimum of at most nine ops; else minimum cuts, and annealing from there unless that is proven close.
 
     Where single values cut most of the forward pass, the dynamic program over chains is asked too, and where a sweep
-    found plans nearby, the best of those. Graphs of more than
-    `ANNEALED_OPS` ops take the plan of "cuts"; where it finds none, the cheapest of Chen's planners, the original's and
-    the recursive one; and where these find none, "retention"; this and they at once where no op is of the backward
-    pass: cuts are made where the program turns to it. Without a budget all are asked, and the plan of least peak is
-    taken.
+    found plans nearby, the best of those. Graphs of more than `ANNEALED_OPS` ops take the plan of "cuts"; where it
+    finds none, the cheapest of "chen-sqrt", "chen-budget" and "recursive"; where these find none, "retention". A graph
+    without backward ops has no turn to cut at, so all but "cuts" are asked at once. Without a budget all are asked,
+    and the plan of least peak is taken.
 
     Raises:
         InfeasibleBudget: none fits; carries the least peak any of them reached.
@@ -66,9 +64,8 @@ def auto(problem: Problem) -> Proposal:
         return msgspec.structs.replace(_best(problem, (_SEGMENTS,)), cut_short=True)
     if problem.budget is None:
         return retention(problem, starts=(lambda _: found, *_SEGMENTS))
-    once, cost = (
-        sum(evaluator.encoded.arrays.cost[rows]) for rows in (evaluator.keep_all, evaluator.sequence(found.schedule))
-    )
+    costs = evaluator.encoded.arrays.cost
+    once, cost = (sum(costs[rows]) for rows in (evaluator.keep_all, evaluator.sequence(found.schedule)))
     if found.cut_short or cost - once <= CLOSED * once:
         return found
     bound = certified_cost(problem.graph, problem.memory, problem.budget, plan_cost=cost, stop=problem.stop).cost

@@ -61,15 +61,10 @@ def passes(state: State, model: Model, order: Ints, budget: int) -> Iterator[Int
 
 def program(model: Model, order: Ints, budget: int, table: Ints, sequence: Ints) -> Passes:
     """A program for the kernels, with room for passes and their runs: see `kernels.replay_blocks.Passes`."""
-    return new_passes(
-        order=order,
-        rerun=repeatable(model),
-        table=table,
-        budget=budget,
-        needed=np.zeros(len(model.nbytes), dtype=np.bool_),
-        stack=np.zeros((3, table.shape[1] + 1), dtype=np.int64),
-        sequence=sequence,
-    )
+    needed = np.zeros(len(model.nbytes), dtype=np.bool_)
+    stack = np.zeros((3, table.shape[1] + 1), dtype=np.int64)
+    tables = {"table": table, "needed": needed, "stack": stack, "sequence": sequence}
+    return new_passes(order=order, rerun=repeatable(model), budget=budget, **tables)
 
 
 def repeatable(model: Model) -> Flags:

@@ -104,28 +104,18 @@ def recurrence(problem: Problem, incumbent: Incumbent, *, apart: bool) -> Recurr
 
 
 class _Stretch(NamedTuple):
-    """Stages s to t, to be planned within a headroom.
+    """Stages s to t, to be planned within a headroom."""
 
-    Args:
-        first: their forward part runs for the first time.
-        outlives: the cut before them is kept on for the stage before.
-        out: the cut after them is already live, and their backward ops read it.
-    """
-
-    first: bool
+    first: bool  # their forward part runs for the first time
     s: int
     t: int
-    outlives: bool
-    out: bool
+    outlives: bool  # the cut before them is kept on for the stage before
+    out: bool  # the cut after them is already live, and their backward ops read it
     headroom: int
 
 
 class Recurrence:
-    """Fronts of all stretches of a chain, and the plans they stand for.
-
-    Args:
-        effort: at 1 a front may have 128 points, in short chains more; longer fronts are thinned.
-    """
+    """Fronts of all stretches of a chain, and the plans they stand for; more effort gives fronts more points."""
 
     def __init__(self, stages: Stages, actions: Actions, *, effort: float = 1.0) -> None:
         self.stages = stages

@@ -141,18 +141,14 @@ class _Cuts:
             if repair.best is None or self._done(bound):
                 return
             repair.prune(moves)
-            repair.ruin_and_recreate(
-                repair.best if turn < 2 else others[turn - 2], renewals, self.incumbent.problem.seed + turn, bound
-            )
+            start = repair.best if turn < 2 else others[turn - 2]
+            repair.ruin_and_recreate(start, renewals, self.incumbent.problem.seed + turn, bound)
         repair.prune(moves)
 
     def _done(self, bound: float) -> bool:
         """True if the best plan costs at most `_CLOSE` more than the bound."""
-        return (
-            self.incumbent.problem.budget is not None
-            and self.incumbent.best is not None
-            and self.incumbent.best.cost <= bound * (1 + _CLOSE)
-        )
+        best = self.incumbent.best
+        return self.incumbent.problem.budget is not None and best is not None and best.cost <= bound * (1 + _CLOSE)
 
     def _nested(self) -> list[Ints]:
         """A plan that runs ops more than twice: that of "recursive", whether it fits or not."""
@@ -192,9 +188,8 @@ class _Cuts:
     def sweep(self, fixed: Flags) -> None:
         """Find the vertices of one hull, more around the budget, and mix neighbours on both sides of it."""
         live_here = np.zeros(len(self.storages.storage_rep), dtype=np.bool_)
-        instant = Instant(
-            self.storages, before=self.before, after=self.after, live_here=live_here, fixed=fixed | self.stuck
-        )
+        held = fixed | self.stuck
+        instant = Instant(self.storages, before=self.before, after=self.after, live_here=live_here, fixed=held)
         if instant.needed_bytes == instant.fixed_bytes or self.keep_all is None:
             return
         last = self._vertex(instant, float(self.storages.most))
@@ -225,19 +220,14 @@ class _Cuts:
 
     def _straddle(self, low: _Plan, high: _Plan) -> bool:
         """True if only the dearer plan fits."""
-        return (
-            not self.incumbent.fits(low.candidate)
-            and self.incumbent.fits(high.candidate)
-            and low.candidate.cost < high.candidate.cost
-        )
+        fits = self.incumbent.fits
+        return not fits(low.candidate) and fits(high.candidate) and low.candidate.cost < high.candidate.cost
 
     def judged(self, rerun: Flags) -> _Plan | None:
         """The plan in which these ops run again, and the views of what they make; None if it is illegal."""
         rerun = with_views(self.storages, rerun & self.before, self._rerunnable)
         candidate = self.incumbent.evaluate(np.packbits(rerun).tobytes(), lambda: self.sequence(rerun))
-        if candidate is None:
-            return None
-        return self.plans.setdefault(candidate, _Plan(rerun, candidate))
+        return None if candidate is None else self.plans.setdefault(candidate, _Plan(rerun, candidate))
 
     def sequence(self, rerun: Flags) -> Ints:
         """Op rows: each dropped value is made again just before its first reader after the turn."""

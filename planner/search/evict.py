@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,6 +15,10 @@ from planner.kernels.unroll import restore, unroll
 
 _PRICES: Final = 16
 _WOBBLE: Final = 0.2
+#: Fields that a run, its outputs and its pairs have from their op.
+_OF_OP: Final = ("cost", "workspace", "recomputable", "resident", "phase")
+_OF_VALUE: Final = ("raw_bytes", "storage_bytes", "alias", "is_update", "never_freed")
+_OF_PAIR: Final = ("pair_in", "pair_out", "pair_identity")
 
 
 class Eviction:
@@ -132,28 +136,9 @@ def _unrolled(arrays: Arrays, runs: Ints) -> Arrays:
     unroll(arrays, runs, out_ptr, read_ptr, read_value, origin, root, is_output)
     pair_ptr = np.concatenate(([0], np.cumsum(pairs))).astype(np.int64)
     pair = np.repeat(arrays.pair_ptr[:-1][runs] - pair_ptr[:-1], pairs) + np.arange(int(pair_ptr[-1]))
-    return Arrays(
-        out_ptr=out_ptr,
-        read_ptr=read_ptr,
-        read_value=read_value,
-        after_ptr=np.zeros(len(runs) + 1, dtype=np.int64),
-        after_op=np.empty(0, dtype=np.int64),
-        producer=np.repeat(np.arange(len(runs)), outputs),
-        raw_bytes=arrays.raw_bytes[origin],
-        storage_bytes=arrays.storage_bytes[origin],
-        alias=arrays.alias[origin],
-        is_update=arrays.is_update[origin],
-        is_output=is_output,
-        never_freed=arrays.never_freed[origin],
-        root=root,
-        pair_ptr=pair_ptr,
-        pair_in=arrays.pair_in[pair],
-        pair_out=arrays.pair_out[pair],
-        pair_identity=arrays.pair_identity[pair],
-        cost=arrays.cost[runs],
-        workspace=arrays.workspace[runs],
-        recomputable=arrays.recomputable[runs],
-        resident=arrays.resident[runs],
-        phase=arrays.phase[runs],
-        resident_bytes=arrays.resident_bytes,
-    )
+    rows_of = ((_OF_VALUE, origin), (_OF_PAIR, pair), (_OF_OP, runs))
+    copied: dict[str, Any] = {field: getattr(arrays, field)[rows] for fields, rows in rows_of for field in fields}
+    after_ptr, after_op = np.zeros(len(runs) + 1, dtype=np.int64), np.empty(0, dtype=np.int64)
+    made = arrays._replace(out_ptr=out_ptr, read_ptr=read_ptr, read_value=read_value, root=root, is_output=is_output)
+    made = made._replace(after_ptr=after_ptr, after_op=after_op, pair_ptr=pair_ptr)
+    return made._replace(producer=np.repeat(np.arange(len(runs)), outputs), **copied)

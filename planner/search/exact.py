@@ -67,11 +67,7 @@ def proves(problem: Problem, schedule: Schedule, *, bound: float) -> bool:
 
 
 class _Search:
-    """One problem: the best plan so far, and the best bound.
-
-    Args:
-        claim: cost or peak bytes; only prove that no plan is below it. None: find the best plan.
-    """
+    """The best plan and bound of one problem so far; a search with a claim only proves that no plan is below it."""
 
     def __init__(self, problem: Problem, *, claim: float | None = None) -> None:
         self.problem, self.claim = problem, claim
@@ -99,11 +95,8 @@ class _Search:
     @property
     def done(self) -> bool:
         """True if no plan can be better, or none fits."""
-        if self.nothing_fits:
-            return True
-        return self.schedule is not None and self.proven >= (
-            self.best if self.claim is None else min(self.best, self.claim)
-        )
+        goal = self.best if self.claim is None else min(self.best, self.claim)
+        return self.nothing_fits or (self.schedule is not None and self.proven >= goal)
 
     @property
     def best(self) -> float:
@@ -185,9 +178,8 @@ class _Search:
         if program.entries > MOST_ENTRIES * self.problem.effort:
             return
         start = None if self.schedule is None else self.evaluator.sequence(self.schedule)
-        solved: Solved = program.solve(
-            start, effort=self.problem.effort, seed=self.problem.seed, stop=self.problem.stop
-        )
+        asked = self.problem
+        solved: Solved = program.solve(start, effort=asked.effort, seed=asked.seed, stop=asked.stop)
         if solved.sequence is not None:
             self.keep(self.evaluator.schedule(solved.sequence))
         self.bound(self.one_run + solved.extra_cost)
@@ -236,9 +228,8 @@ class _Search:
         problem = self.problem
         if self.schedule is None:
             if self.cut_short and not self.nothing_fits:
-                raise TimeLimit(
-                    "'exact' found no plan within the budget before the time limit; raise the limit or the budget"
-                )
+                fix = "raise the limit or the budget"
+                raise TimeLimit(f"'exact' found no plan within the budget before the time limit; {fix}")
             raise self.infeasible()
         if problem.budget is None:
             optimal = f"peak, order {problem.order}" if self.done else None
@@ -256,8 +247,5 @@ class _Search:
 
 def _one_order(graph: Graph) -> bool:
     """True if each op has to wait for the one before it in the program."""
-    ops = [op for op in graph.ops if not op.resident]
-    return all(
-        before.name in op.after or any(graph.producer[value] is before for value in op.reads)
-        for before, op in pairwise(ops)
-    )
+    pairs = pairwise(op for op in graph.ops if not op.resident)
+    return all(a.name in b.after or any(graph.producer[value] is a for value in b.reads) for a, b in pairs)

@@ -75,7 +75,6 @@ class Incumbent:
         if self.best is not None:
             return Proposal(self.evaluator.schedule(self._best_sequence), cut_short=self.cut_short)
         if self.cut_short:
-            raise TimeLimit(
-                f"{self.name!r} found no plan within the budget before the time limit; raise the limit or the budget"
-            )
+            fix = "raise the limit or the budget"
+            raise TimeLimit(f"{self.name!r} found no plan within the budget before the time limit; {fix}")
         raise no_plan(self.problem, self.name, minimum=None if self._least is None else self._least.peak_bytes)

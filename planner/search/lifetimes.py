@@ -17,7 +17,6 @@ def model_of(arrays: Arrays, *, pinned: bool) -> Model:
     on values without views.
 
     Args:
-        arrays: the graph.
         pinned: first runs keep the program's order.
     """
     n, m = len(arrays.cost), len(arrays.producer)
@@ -25,12 +24,10 @@ def model_of(arrays: Arrays, *, pinned: bool) -> Model:
     aliased = arrays.alias >= 0
     rows = np.flatnonzero(runs).tolist()
     reads = [_reads(arrays, op, aliased) if runs[op] else {} for op in range(n)]
-    after = [
-        [int(a) for a in arrays.after_op[arrays.after_ptr[op] : arrays.after_ptr[op + 1]] if runs[a]]
-        if runs[op]
-        else []
-        for op in range(n)
-    ]
+    after: list[list[int]] = [[] for _ in range(n)]
+    for op in rows:
+        before = arrays.after_op[arrays.after_ptr[op] : arrays.after_ptr[op + 1]]
+        after[op] = before[runs[before]].tolist()
     killers, updates = _killers(arrays, rows)
     orders = zip(after, _turned(after, n), killers, _turned(killers, n), strict=True)
     neighbours = np.full((2, n), -1)
@@ -115,13 +112,7 @@ def _rows(lists: list[list[int]]) -> tuple[Ints, Ints]:
 
 
 class Runs:
-    """The state of the kernels: one sequence of runs, and the best so far.
-
-    Args:
-        model: the graph.
-        most_runs: room for runs.
-        random: the word that random numbers start from, not 0.
-    """
+    """The state of the kernels, as `new_state` makes it: one sequence of runs, and the best so far."""
 
     def __init__(self, model: Model, *, most_runs: int, random: int) -> None:
         self.most_runs = most_runs

@@ -18,19 +18,12 @@ from planner.search.incumbent import Evaluation, Incumbent
 
 
 class _Units(NamedTuple):
-    """The forward pass between neighbouring candidate cuts, unit by unit.
+    """The forward pass between neighbouring candidate cuts, unit by unit."""
 
-    Args:
-        first: op rows of the forward part, in program order.
-        advance: per unit, the rows that remake its cut from the cut before.
-        leaf: per unit, the rows that remake what its own backward ops read.
-        backward: per unit, the rows of its backward ops; those of the first unit end the program.
-    """
-
-    first: Ints
-    advance: list[Ints]
-    leaf: list[Ints]
-    backward: list[Ints]
+    first: Ints  # op rows of the forward part, in program order
+    advance: list[Ints]  # per unit, the rows that remake its cut from the cut before
+    leaf: list[Ints]  # per unit, the rows that remake what its own backward ops read
+    backward: list[Ints]  # per unit, the rows of its backward ops; those of the first unit end the program
 
 
 def recursive(problem: Problem, *, k: int | None = None, reuse: bool = False) -> Proposal:
@@ -144,14 +137,10 @@ def _units(arrays: Arrays, part: ForwardPart, *, reuse: bool) -> _Units:
     wanted = np.zeros(n, dtype=np.bool_)
     outside = ~part.origin[read_by] & part.droppable[maker] & (unit[maker] == stretch[read_by])
     wanted[maker[outside]] = True
-    return _Units(
-        first=origin_rows,
-        advance=[
-            _remake(arrays, part, unit, u, [m for m in part.members[u] if unit[m] == u]) for u in range(count - 1)
-        ],
-        leaf=[_remake(arrays, part, unit, u, np.flatnonzero(wanted & (unit == u)).tolist()) for u in range(count)],
-        backward=[later[stretch[later] == u] for u in range(count)],
-    )
+    cut = [[m for m in part.members[u] if unit[m] == u] for u in range(count - 1)]
+    read = [np.flatnonzero(wanted & (unit == u)).tolist() for u in range(count)]
+    advance, leaf = ([_remake(arrays, part, unit, u, rows) for u, rows in enumerate(some)] for some in (cut, read))
+    return _Units(origin_rows, advance, leaf, backward=[later[stretch[later] == u] for u in range(count)])
 
 
 def _stretches(arrays: Arrays, part: ForwardPart, unit: Ints, is_cut: Flags, count: int, *, reuse: bool) -> Ints:

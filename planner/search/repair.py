@@ -59,9 +59,8 @@ class Repair:
         while self.best_candidate is not None and step >= _SMALLEST_STEP and not self.incumbent.stop():
             peak = self.best_candidate.peak_bytes
             target = max(floor, peak - max(1, int(step * peak)))
-            if peak <= floor or all(
-                self.repair(start, target, limit) is None for start in [self.best, *starts] if start is not None
-            ):
+            some = [start for start in (self.best, *starts) if start is not None]
+            if peak <= floor or all(self.repair(start, target, limit) is None for start in some):
                 step /= 2
 
     def prune(self, moves: int) -> None:
