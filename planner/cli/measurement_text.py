@@ -54,9 +54,8 @@ def as_lines(
         above = " above the baseline" if calibration.baseline_bytes else ""
         lines.append(f"  Measured{above} / predicted: {calibration.ratio:.3f} · {calibration}")
         if calibration.kind == "host" and not calibration.baseline_bytes:
-            lines.append(
-                "  No --baseline: the ratio covers interpreter and libraries, and is too high for larger models"
-            )
+            why = "the ratio covers interpreter and libraries, and is too high for larger models"
+            lines.append(f"  No --baseline: {why}")
     if saved is not None:
         option = "--baseline" if predicted is None else "planner estimate GRAPH --calibration"
         lines.append(f"  Saved to {saved}; {option} takes it")

@@ -52,16 +52,9 @@ _STEP_OF_TRAINING = ("micro_batches", "gradients", "update", "master_weights")
 @click.command(epilog=GRAPH_HELP)
 @click.argument("graph")
 @options_of(_ESTIMATE, STEP, GRAPH[1:2], GRAPH[3:], MEMORY, JSON)
-def estimate(
-    graph: str,
-    batches: str,
-    fits: str | None,
-    largest_batch: bool,
-    overhead: float | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def estimate(graph: str, batches: str, fits: str | None, largest_batch: bool, as_json: bool, **options: Any) -> None:
     """Simulate a training step: bytes by component and phase, and whether they fit."""
+    overhead = options["overhead"]
     if (largest_batch and fits is None) or (overhead is not None and not largest_batch):
         raise click.UsageError("--largest-batch needs --fits SIZE, and --overhead needs --largest-batch")
     if options["inference"] and options["optimizer"] not in (None, "none"):
@@ -144,14 +137,10 @@ def zoo(model: str | None, output: str | None, force: bool, as_json: bool, **opt
 
     if model is None and as_json:
         fields = ("argument", "description", "options", "required")
-        rows = [
-            {
-                "name": name,
-                **{field: getattr(entry, field) for field in fields},
-                "types": (*entry.typed_options.values(),),
-            }
-            for name, entry in MODELS.items()
-        ]
+        rows: list[dict[str, Any]] = []
+        for name, entry in MODELS.items():
+            types = (*entry.typed_options.values(),)
+            rows.append({"name": name, **{field: getattr(entry, field) for field in fields}, "types": types})
         print_json("planner-models", {"models": rows})
         return
     if model is None:

@@ -35,17 +35,10 @@ _OWN = (
 @click.argument("buffers")
 @options_of(_OWN, OUTPUT, JSON)
 def pack(
-    buffers: str,
-    capacity: str | None,
-    reserved: tuple[str, ...],
-    effort: float,
-    time_limit: float | None,
-    seed: int,
-    output: str | None,
-    force: bool,
-    as_json: bool,
+    buffers: str, capacity: str | None, reserved: tuple[str, ...], output: str | None, force: bool, **options: Any
 ) -> None:
     """Give every buffer of a table its place in the smallest arena."""
+    effort, time_limit = options["effort"], options["time_limit"]
     for name, number in (("--effort", effort), ("--time-limit", time_limit)):
         if number is not None and not math.isfinite(number):
             raise click.UsageError(f"{name} {number} is not a finite number")
@@ -63,22 +56,18 @@ def pack(
         progress = (
             None if tell is None else lambda top, bound: tell(f"{format_bytes(top)}, none below {format_bytes(bound)}")
         )
-        found = find_packing(
-            table.intervals, capacity=capacity_bytes, effort=effort, seed=seed, stop=stop, progress=progress
-        )
+        search: dict[str, Any] = {"effort": effort, "seed": options["seed"], "stop": stop, "progress": progress}
+        found = find_packing(table.intervals, capacity=capacity_bytes, **search)
     table.check(found)
     if capacity_bytes is not None and found.top_bytes > capacity_bytes:
         raise _too_small(capacity_bytes, found.top_bytes, found.bound_bytes, cut_short=found.cut_short)
     if output is not None:
         write_whole(output, table.to_csv(found).encode(errors="surrogateescape"))
-    facts: dict[str, Any] = {
-        "arena_bytes": found.top_bytes,
-        "bound_bytes": found.bound_bytes,
-        "capacity": capacity_bytes,
-    }
-    facts |= {"rule": found.rule, "nodes": found.nodes, "cut_short": found.cut_short, "file": output and shown(output)}
+    facts: dict[str, Any] = {"arena_bytes": found.top_bytes, "bound_bytes": found.bound_bytes}
+    facts |= {"capacity": capacity_bytes, "rule": found.rule, "nodes": found.nodes}
+    facts |= {"cut_short": found.cut_short, "file": output and shown(output)}
     count = len(table.rows)
-    if as_json:
+    if options["as_json"]:
         places: dict[str, Any] = dict(zip(map(shown, table.names), found.offset[:count].tolist(), strict=False))
         print_json("planner-packing", {**facts, "buffers": count, "offsets": places})
         return
@@ -105,6 +94,5 @@ def _too_small(capacity: int, top: int, bound: int, *, cut_short: bool) -> error
     late = " in time" if cut_short else ""
     why = f"no packing goes below {bound} bytes" if proven else f"none was found{late}; the proven bound is {bound}"
     message = f"the buffers do not fit {exactly(capacity)}: {why}. Least found, in bytes:\n{top}"
-    return errors.InfeasibleBudget(
-        message, budget=capacity, minimum=top, peak_lower_bound=bound, proven=proven, binding_op=None
-    )
+    facts: dict[str, Any] = {"minimum": top, "peak_lower_bound": bound, "proven": proven, "binding_op": None}
+    return errors.InfeasibleBudget(message, budget=capacity, **facts)

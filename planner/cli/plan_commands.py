@@ -78,16 +78,10 @@ def optimize(
 @click.argument("graph")
 @options_of(_CURVE, SEARCH, GRAPH, MEMORY, FORCE, JSON)
 def curve(
-    graph: str,
-    budgets: str,
-    strategies: str,
-    jobs: int,
-    outputs: tuple[str, ...],
-    plans: str | None,
-    as_json: bool,
-    **options: Any,
+    graph: str, budgets: str, strategies: str, jobs: int, outputs: tuple[str, ...], as_json: bool, **options: Any
 ) -> None:
     """Find what memory costs: the cheapest plan at each of many budgets, and what none can cost less than."""
+    plans: str | None = options["plans"]
     for output in outputs:
         check_output(output, force=options["force"])
     if plans is not None:

@@ -32,9 +32,8 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int, str], None] | None]:
     from rich.console import Console
     from rich.progress import Progress, TimeElapsedColumn
 
-    with Progress(
-        *Progress.get_default_columns(), TimeElapsedColumn(), console=Console(stderr=True), transient=True
-    ) as bar:
+    columns = (*Progress.get_default_columns(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total, last: bar.update(task, completed=done, total=total, description=f"{what}, {last}")
 

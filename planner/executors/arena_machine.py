@@ -11,7 +11,6 @@ Offsets of views count from the start of the storage. A value's window of its st
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -20,7 +19,7 @@ import numpy as np
 from planner.errors import PlannerError, VerificationError
 from planner.executors.inplace import freed_after, inplace_pairs
 from planner.executors.mixing import Bytes, Mixer, identical, random_words
-from planner.executors.reference import Content, reference
+from planner.executors.reference import Contents, reference
 from planner.executors.windows import Instance, Layout, Storage
 from planner.graph import Graph, Op
 from planner.memory import Allocation
@@ -49,12 +48,7 @@ class Execution:
 
 
 def execute(
-    graph: Graph,
-    schedule: Schedule,
-    allocation: Allocation,
-    *,
-    scale: int = 1,
-    expected: Mapping[str, Content] | None = None,
+    graph: Graph, schedule: Schedule, allocation: Allocation, *, scale: int = 1, expected: Contents | None = None
 ) -> Execution:
     """Run a schedule in one arena at the allocation's offsets; every value must be what a plain run makes it.
 
@@ -110,7 +104,7 @@ class _Machine:
     """One arena, and what lies where in it."""
 
     def __init__(
-        self, graph: Graph, schedule: Schedule, allocation: Allocation, scale: int, expected: Mapping[str, Content]
+        self, graph: Graph, schedule: Schedule, allocation: Allocation, scale: int, expected: Contents
     ) -> None:
         self.graph, self.schedule, self.expected = graph, schedule, expected
         self.layout = Layout(graph, allocation, scale)

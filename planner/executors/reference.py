@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -12,14 +13,9 @@ from planner.graph import Graph
 
 
 class Content(NamedTuple):
-    """What a value holds: a window of its storage as it was when the value was made.
+    """What a value holds: a window of its storage, as the storage was when the value was made."""
 
-    Args:
-        storage: bytes of the whole storage, read-only.
-        lo, hi: the window of the value in it.
-    """
-
-    storage: Bytes
+    storage: Bytes  # of the whole storage, read-only
     lo: int
     hi: int
 
@@ -27,6 +23,9 @@ class Content(NamedTuple):
     def window(self) -> Bytes:
         """The bytes of the value itself."""
         return self.storage[self.lo : self.hi]
+
+
+Contents = Mapping[str, Content]
 
 
 def reference(graph: Graph, *, scale: int = 1) -> dict[str, Content]:
