@@ -104,17 +104,13 @@ class _Measure:
                     back_delta = effect.delta
         free = table[:, kernels.FREE] != 0
         table[:, kernels.NET] = table[:, kernels.LEAF_DELTA] + np.where(free, 0, table[:, kernels.CUT_BEFORE])
-        table[:, kernels.FIRST_NET] = (
-            table[:, kernels.NET] + table[:, kernels.FIRST_DELTA] - table[:, kernels.CUT_AFTER]
-        )
+        kept = table[:, kernels.FIRST_DELTA] - table[:, kernels.CUT_AFTER]
+        table[:, kernels.FIRST_NET] = table[:, kernels.NET] + kept
         # The last stage has no cut, and its backward ops run right after its first run.
-        table[last, kernels.FIRST_NET] = (
-            table[last, kernels.FIRST_ALL_DELTA_GONE] + back_delta + table[last, kernels.CUT_BEFORE]
-        )
-        cost = [
-            [float(self.arrays.cost[rows].sum()) for rows in some]
-            for some in (stages.advance, stages.every, stages.leaf[0], stages.leaf[1])
-        ]
+        first_delta = table[last, kernels.FIRST_ALL_DELTA_GONE] + back_delta
+        table[last, kernels.FIRST_NET] = first_delta + table[last, kernels.CUT_BEFORE]
+        kinds = (stages.advance, stages.every, *stages.leaf)
+        cost = [[float(self.arrays.cost[rows].sum()) for rows in kind] for kind in kinds]
         return Actions(table, np.ascontiguousarray(np.array(cost).T), int(self.arrays.resident_bytes[0]))
 
     def scripts(self) -> Iterator[tuple[_Script, tuple[int, ...], int | None]]:
@@ -164,9 +160,8 @@ class _Measure:
         """The script of all backward ops, last stage first: "back" if their reads are live, "leaf" if made again."""
         script, stages, last = _Script(), self.stages, self.count - 1
         for u in range(self.count):
-            script.add(
-                stages.first[u], [stages.cut[u], self.before(u), *([stages.saved[u]] if u == last else [])], level=u
-            )
+            keep = [stages.cut[u], self.before(u), *([stages.saved[u]] if u == last else [])]
+            script.add(stages.first[u], keep, level=u)
         live = set(range(last))  # stages whose cut is live
         for u in range(last, -1, -1):
             if not len(stages.backward[u]):
@@ -209,9 +204,8 @@ class _Measure:
         keep_ptr = np.concatenate(([0], np.cumsum([len(values) for values in script.keep]))).astype(np.int64)
         level = np.array(script.level, dtype=np.int64)
         keep = np.concatenate((*script.keep, self.nothing))
-        free_ptr = kernels.action_frees(
-            self.arrays, sequence[:steps], bounds, level, self.stages.dies, keep_ptr, keep, freed
-        )
+        ran, dies = sequence[:steps], self.stages.dies
+        free_ptr = kernels.action_frees(self.arrays, ran, bounds, level, dies, keep_ptr, keep, freed)
         free_ptr = np.append(free_ptr, free_ptr[-1:].repeat(len(sequence) - steps))
         freed = freed[: free_ptr[-1]]
         for place in sorted(script.discards, reverse=True):

@@ -41,8 +41,7 @@ def forward_part(graph: Graph, encoded: Encoded, *, most_crossing: int = 1) -> F
     states apart. One sweep in program order, O(ops + reads).
 
     Args:
-        most_crossing: also cut where up to so many storages together carry on, and keep all of them; a network with
-            skips over its whole length has no articulation storage.
+        most_crossing: also cut where at most so many storages carry on, as in a network with skips over its length.
     Source: Chen et al. 2016, 4.3; the original leaves finding candidates to its user (`mirror_stage`).
     """
     arrays = encoded.arrays
@@ -134,6 +133,4 @@ def _crossing_candidates(arrays: Arrays, origin: Flags, backward: Ints, most: in
         if 0 < len(crossing) <= most and (roots := tuple(sorted(crossing))) != before:
             before = roots
             candidates.append((op, roots))
-    return [
-        (position, tuple(sorted({row for root in roots for row in on_root[root]}))) for position, roots in candidates
-    ]
+    return [(op, tuple(sorted({row for root in roots for row in on_root[root]}))) for op, roots in candidates]

@@ -171,8 +171,7 @@ class Evaluator:
                     free_ptr[-1] += 1
             except KeyError as error:
                 raise ScheduleError(f"names {error.args[0]!r}, which the graph does not have", step=index) from None
-        as_rows = [np.array(items, dtype=np.int64) for items in (sequence, free_ptr, freed)]
-        return as_rows[0], as_rows[1], as_rows[2]
+        return np.array(sequence, dtype=np.int64), np.array(free_ptr, dtype=np.int64), np.array(freed, dtype=np.int64)
 
     def frees(self, sequence: Ints, *, keep_outputs: bool = True) -> tuple[Ints, Ints]:
         """Canonical frees as CSR, pointers [L+1] and value rows; without `keep_outputs` graph outputs are freed too."""
@@ -195,9 +194,8 @@ class Evaluator:
     def _replay(self, sequence: Ints, free_ptr: Ints, freed: Ints) -> _Replayed | None:
         timeline = np.zeros(len(sequence), dtype=np.int64)
         rows = np.empty((4, int(self._outputs[sequence].sum())), dtype=np.int64)
-        peak_bytes, cost, count, illegal = replay(
-            self.encoded.arrays, sequence, free_ptr, freed, timeline, rows, self._scratch.rows
-        )
+        arrays, scratch = self.encoded.arrays, self._scratch.rows
+        peak_bytes, cost, count, illegal = replay(arrays, sequence, free_ptr, freed, timeline, rows, scratch)
         return None if illegal >= 0 else _Replayed(int(peak_bytes), float(cost), timeline, rows[:, :count])
 
 

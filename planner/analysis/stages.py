@@ -17,8 +17,7 @@ class Stages(NamedTuple):
     Args:
         ends: per cut, the op row of the candidate it was.
         first: per stage, the ops of its first run, in program order.
-        backward: per stage, the ops after the forward part that belong to it; an op that reads no forward value belongs
-            to the stage of the op before.
+        backward: per stage, its ops after the forward part; without a forward read, an op joins that of the op before.
         advance: per stage, the ops that make its cut from the cut before.
         every: per stage, the ops that make its cut and all that its backward ops read of it.
         leaf: per stage, the ops that make what its backward ops read of it; [0] from the cut before alone, [1] if its
@@ -75,12 +74,9 @@ class _Finder:
         self.later: Ints = np.flatnonzero(~part.origin & ~arrays.resident)
         forward = np.flatnonzero(part.origin)
         in_order = not len(self.later) or not len(forward) or forward[-1] < self.later[0]
-        ends = [
-            p
-            for p, members in zip(part.position.tolist(), part.members, strict=True)
-            if self.reruns[list(members)].all()
-        ]
-        self.ends: list[int] = [end for end in ends if end not in without] if in_order else []
+        cuts = zip(part.position.tolist(), part.members, strict=True)
+        ends = [end for end, members in cuts if end not in without and self.reruns[list(members)].all()]
+        self.ends: list[int] = ends if in_order else []
         self.read_ptr: list[int] = arrays.read_ptr.tolist()
         self.reads: list[int] = arrays.read_value.tolist()
         self.maker: list[int] = arrays.producer.tolist()
@@ -160,9 +156,8 @@ class _Finder:
 
     def _useless(self) -> set[int]:
         """Cuts that no plan needs, whatever the budget."""
-        nbytes = [
-            int(self.arrays.storage_bytes[list({self.root[v] for v in values})].sum()) for values in self.carried[:-1]
-        ]
+        storages = [list({self.root[v] for v in values}) for values in self.carried[:-1]]
+        nbytes = [int(self.arrays.storage_bytes[roots].sum()) for roots in storages]
         busy = set(self.of_later.values())
         useless: set[int] = set()
         following = len(nbytes) - 1
@@ -226,10 +221,8 @@ class _Finder:
         return np.array(sorted(found), dtype=np.int64)
 
     def _free(self, reruns: list[Ints], before: Flags) -> Flags:
-        reads = [
-            any(self.unit[self.maker[v]] < u for op in rows.tolist() for v in self.read_by(op))
-            for u, rows in enumerate(reruns)
-        ]
+        values = [[v for op in rows.tolist() for v in self.read_by(op)] for rows in reruns]
+        reads = [any(self.unit[self.maker[v]] < u for v in read) for u, read in enumerate(values)]
         return ~before & ~np.array(reads, dtype=np.bool_)
 
     def _dies(self, count: int) -> Ints:
