@@ -19,8 +19,7 @@ from planner.memory import MemoryModel
 from planner.problem import Problem, Proposal, Stop
 
 MOST_OPS: Final = 9
-#: States after which the search gives up. Chains and sparse graphs end long before; what comes near has two outputs or
-#: more on nearly every op.
+#: States after which the search gives up; only graphs with two outputs or more on nearly every op come near.
 MOST_STATES: Final = 400_000
 
 

@@ -127,13 +127,7 @@ def _whole_costs(costs: list[float]) -> tuple[list[int], Fraction]:
 
 
 class _Search:
-    """One run of A*.
-
-    Args:
-        budget: most bytes at a step.
-        costs: one whole number per op.
-        most_states, stop: when to give up.
-    """
+    """One run of A* within a budget in bytes; `costs` are whole, and `most_states` and `stop` say when to give up."""
 
     def __init__(
         self, program: Program, budget: int, costs: list[int], most_states: int, stop: Callable[[], bool]

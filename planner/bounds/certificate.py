@@ -226,11 +226,7 @@ def _first_tries(storages: Storages, profile: Ints, tight: Ints, most: int) -> l
 
 
 def _total(storages: Storages, extra: Fraction | float) -> float:
-    """One run of each op and so many units more, as a float that no plan's summed cost is below.
-
-    If costs are whole multiples of one amount and their float sums are exact, the bound is rounded up to a multiple.
-    Otherwise it is lowered by more than a sum can round.
-    """
+    """One run of each op and so many units more, as a float that no plan's summed cost is below."""
     arrays = storages.arrays
     costs = arrays.cost[~arrays.resident]
     one_run = float(np.add.accumulate(costs)[-1]) if len(costs) else 0.0  # summed as a replay sums it
@@ -242,6 +238,6 @@ def _total(storages: Storages, extra: Fraction | float) -> float:
     exact = [Fraction(cost) for cost in set(costs.tolist()) if cost]
     fine = max(cost.denominator for cost in exact)  # powers of two
     step = Fraction(math.gcd(*(int(cost * fine) for cost in exact)), fine)
-    if (Fraction(one_run) + more) / Fraction(1, fine) < 2**52:
+    if (Fraction(one_run) + more) / Fraction(1, fine) < 2**52:  # float sums of costs are exact
         return float(Fraction(one_run) + math.ceil(more / step) * step)
     return max(one_run, (one_run + float(more)) * (1 - 8 * (len(costs) + 8) * 2.0**-53))

@@ -182,11 +182,9 @@ class ChainOfCuts:
             if split is None or (limit is not None and bound >= limit) or self.solved >= most:
                 return bound, facts
             heapq.heappop(leaves)
-            i, storage_rep = split
-            for one in (
-                facts[i]._replace(live=facts[i].live | {storage_rep}),
-                facts[i]._replace(absent=facts[i].absent | {storage_rep}),
-            ):
+            i, rep = split
+            here = facts[i]
+            for one in (here._replace(live=here.live | {rep}), here._replace(absent=here.absent | {rep})):
                 made += 1
                 child = (*facts[:i], one, *facts[i + 1 :])
                 found = self._bound(child)
@@ -210,22 +208,15 @@ class ChainOfCuts:
         return best[0], self._split(facts, parts)
 
     def _split(self, facts: tuple[Facts, ...], parts: list[Choice]) -> tuple[int, int] | None:
-        """The largest storage on which neighbouring parts disagree, else on which one part is undecided.
-
-        None: the parts fit together, and the sum of their bounds is the cost.
-        """
+        """The (instant, largest storage) where parts disagree, else where one is undecided; None if all parts fit."""
         made_by, nbytes = self.storages.arrays.producer, self.storages.rep_bytes
         asked = [
-            (i, storage_rep)
+            (i, rep)
             for i in range(1, len(parts))
-            for storage_rep in parts[i].live - parts[i - 1].live - facts[i - 1].live - facts[i].absent
-            if not (self.read[i - 1, storage_rep] or parts[i - 1].made[made_by[storage_rep]])
+            for rep in parts[i].live - parts[i - 1].live - facts[i - 1].live - facts[i].absent
+            if not (self.read[i - 1, rep] or parts[i - 1].made[made_by[rep]])
         ]
         if not asked:
-            asked = [
-                (i, storage_rep)
-                for i, part in enumerate(parts)
-                if not part.exact
-                for storage_rep in (part.live ^ part.other) - facts[i].live - facts[i].absent
-            ]
+            loose = [(i, part.live ^ part.other) for i, part in enumerate(parts) if not part.exact]
+            asked = [(i, rep) for i, reps in loose for rep in reps - facts[i].live - facts[i].absent]
         return max(asked, key=lambda pair: (nbytes[pair[1]], -pair[0], pair[1]), default=None)

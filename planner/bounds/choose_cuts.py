@@ -52,8 +52,7 @@ def proven_by_chains(
 def _overfull(chain: ChainOfCuts, facts: tuple[Facts, ...], budget: int) -> list[int]:
     """Ops that can join the chain and at whose first run the chain's choice exceeds the budget.
 
-    Reruns are assumed just before their first reader, first runs in program order. The last few come first, since
-    least is needed after them, so they are decided soonest; then the last few before the chain.
+    Reruns are assumed just before their first reader. The last few ops come first, as they are decided soonest.
     """
     shared, k = chain.storages, len(chain.rows)
     n = len(shared.arrays.cost)
@@ -68,9 +67,8 @@ def _overfull(chain: ChainOfCuts, facts: tuple[Facts, ...], budget: int) -> list
         held[list(facts[i].live | part.live)] = True
     first_runs = chain.before[0]
     occupied[first_runs] = _occupied(shared, first_runs, first_runs, held, 0, end)[first_runs]
-    rows = np.array(
-        [row for row in np.flatnonzero(occupied > budget).tolist() if _comparable(chain, row)], dtype=np.int64
-    )
+    over = np.flatnonzero(occupied > budget).tolist()
+    rows = np.array([row for row in over if _comparable(chain, row)], dtype=np.int64)
     full = np.concatenate(([-1], occupied[rows], [-1]))
     tops = rows[(full[1:-1] >= full[:-2]) & (full[1:-1] > full[2:])]  # one of each run of neighbours
     later, earlier = tops[tops > chain.rows[0]], tops[tops < chain.rows[0]]

@@ -14,17 +14,7 @@ import numpy as np
 from planner.analysis.arrays import Arrays, Flags, Ints
 from planner.analysis.evaluator import evaluator_of
 from planner.graph import Graph
-from planner.kernels.flow import (
-    UNBOUNDED,
-    ancestors,
-    arcs_of,
-    descendants,
-    holders,
-    needs,
-    new_network,
-    push,
-    working_sets,
-)
+from planner.kernels import flow as kernels
 from planner.memory import MemoryModel
 
 _WORK = 20_000_000  # arcs looked at in one call of the kernel, so that Ctrl-C is heard
@@ -60,7 +50,7 @@ def storages_of(graph: Graph, memory: MemoryModel) -> Storages:
 def storages(arrays: Arrays) -> Storages:
     """Representatives, working sets and whole costs of a program."""
     storage_rep = np.empty(len(arrays.producer), dtype=np.int64)
-    holders(arrays, storage_rep)
+    kernels.holders(arrays, storage_rep)
     rep_bytes = arrays.storage_bytes[arrays.root]
     cost = np.where(arrays.resident, 0.0, arrays.cost)
     total = math.fsum(cost.tolist())
@@ -69,7 +59,7 @@ def storages(arrays: Arrays) -> Storages:
     exponent = max(-1000, math.frexp(total)[1] - bits) if total > 0 else 0
     step_cost = np.floor(np.ldexp(cost, -exponent)).astype(np.int64)
     working_bytes = np.empty(len(cost), dtype=np.int64)
-    working_sets(arrays, storage_rep, np.full(len(storage_rep), -1, dtype=np.int64), working_bytes)
+    kernels.working_sets(arrays, storage_rep, np.full(len(storage_rep), -1, dtype=np.int64), working_bytes)
     unit, most = math.ldexp(1.0, exponent), int(step_cost.sum()) + 1
     return Storages(arrays, storage_rep, rep_bytes, working_bytes, step_cost, unit, most)
 
@@ -137,24 +127,23 @@ class Instant:
         arrays, storage_rep = storages.arrays, storages.storage_rep
         n, m = len(arrays.cost), len(storage_rep)
         rerunnable = arrays.recomputable if fixed is None else arrays.recomputable & ~fixed
-        self._sink = np.where(before, np.where(rerunnable, storages.step_cost, UNBOUNDED), 0)
+        self._sink = np.where(before, np.where(rerunnable, storages.step_cost, kernels.UNBOUNDED), 0)
         self._sink[after | arrays.resident] = 0
         self._sink = np.concatenate((self._sink, np.zeros(m, dtype=np.int64)))
         self.needed: Flags = np.empty(m, dtype=np.bool_) if needed is None else needed
         if needed is None:
-            needs(arrays, storage_rep, after, live_here, self.needed)
+            kernels.needs(arrays, storage_rep, after, live_here, self.needed)
         rows = np.flatnonzero(self.needed)
         stuck = before[arrays.producer[rows]] & ~rerunnable[arrays.producer[rows]]
         self.fixed_bytes = int(storages.rep_bytes[rows[stuck]].sum())
         self._paid = rows[~stuck]
-        self.needed_bytes = self.fixed_bytes + int(storages.rep_bytes[self._paid].sum())
-        self._supply_bytes = np.bincount(arrays.producer[self._paid], storages.rep_bytes[self._paid], n).astype(
-            np.float64
-        )
+        paid_bytes = storages.rep_bytes[self._paid]
+        self.needed_bytes = self.fixed_bytes + int(paid_bytes.sum())
+        self._supply_bytes = np.bincount(arrays.producer[self._paid], paid_bytes, n).astype(np.float64)
         arcs = 2 * (len(arrays.read_value) + m)
         self._first = np.empty(n + m + 1, dtype=np.int64)
         table = np.empty((3, arcs), dtype=np.int64)
-        used = arcs_of(arrays, storage_rep, after, live_here, self.needed, self._first, table)
+        used = kernels.arcs_of(arrays, storage_rep, after, live_here, self.needed, self._first, table)
         self._to, self._mate, weight = (row[:used].copy() for row in table)
         if absent is not None:  # what asks for one of them makes it again: no bytes to pay instead
             weight[(weight >= 0) & absent[weight]] = -1
@@ -181,7 +170,7 @@ class Instant:
         start = max((flow for flow in self._flows if flow.price <= price), key=lambda flow: flow.price, default=None)
         if start is None:
             residual = np.zeros(len(self._to), dtype=np.int64)
-            residual[self._unbounded] = UNBOUNDED
+            residual[self._unbounded] = kernels.UNBOUNDED
             residual[self._priced] = capacity
             sink = self._sink.copy()
             excess = np.zeros(len(sink), dtype=np.int64)
@@ -190,44 +179,29 @@ class Instant:
             residual, sink, excess = start.residual.copy(), start.sink.copy(), start.excess.copy()
             residual[self._priced] += capacity - start.capacity
             excess[:n] += supply - start.supply
-        network = new_network(
-            first=self._first,
-            to=self._to,
-            mate=self._mate,
-            residual=residual,
-            sink=sink,
-            excess=excess,
-            arc=self._arc,
-            label=self._label,
-            active=self._active,
-            level=self._level,
-        )
-        while not push(network, _WORK):
+        arcs = {"first": self._first, "to": self._to, "mate": self._mate}
+        scratch = {"arc": self._arc, "label": self._label, "active": self._active, "level": self._level}
+        network = kernels.new_network(**arcs, **scratch, residual=residual, sink=sink, excess=excess)
+        while not kernels.push(network, _WORK):
             pass
         self._flows = [flow for flow in self._flows if flow.price != price][-3:]
         self._flows.append(_Flow(price, residual, sink, excess, supply, capacity))
         on_source_side = self._label > len(self._label)
-        rerun = on_source_side[:n] & (self._sink[:n] < UNBOUNDED)
+        rerun = on_source_side[:n] & (self._sink[:n] < kernels.UNBOUNDED)
         arrays, held = self.storages.arrays, self.storages.rep_bytes
         paid = self._paid[~on_source_side[arrays.producer[self._paid]]]
-        chosen = self._priced_rep[
-            on_source_side[n + self._priced_rep] & ~on_source_side[arrays.producer[self._priced_rep]]
-        ]
-        return Cut(
-            price=price,
-            value=int((self._sink - sink).sum()),
-            rerun=rerun,
-            rerun_cost=int(self._sink[:n][rerun].sum()),
-            live_bytes=self.fixed_bytes + int(held[paid].sum()) + int(held[chosen].sum()),
-        )
+        priced = self._priced_rep
+        chosen = priced[on_source_side[n + priced] & ~on_source_side[arrays.producer[priced]]]
+        live_bytes = self.fixed_bytes + int(held[paid].sum()) + int(held[chosen].sum())
+        return Cut(price, int((self._sink - sink).sum()), rerun, int(self._sink[:n][rerun].sum()), live_bytes)
 
 
 def first_run(storages: Storages, row: int) -> Instant:
     """The network of the first run of one op, in any order; what the op reads is live."""
     arrays = storages.arrays
     before, after = np.empty((2, len(arrays.cost)), dtype=np.bool_)
-    ancestors(arrays, row, before)
-    descendants(arrays, row, after)
+    kernels.ancestors(arrays, row, before)
+    kernels.descendants(arrays, row, after)
     live_here = np.zeros(len(storages.storage_rep), dtype=np.bool_)
     live_here[reps_read(storages, row)] = True
     return Instant(storages, before=before, after=after, live_here=live_here)

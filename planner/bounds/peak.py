@@ -102,13 +102,9 @@ def parts_of(graph: Graph, memory: MemoryModel, bound: PeakBound) -> dict[str, i
     if bound.op is None:
         return {"residents": residents, "outputs": bound.nbytes - residents}
     op = graph.op_named[bound.op]
-    inputs = tuple(value for value in bound.live if value in op.reads)
-    return {
-        "residents": residents,
-        "inputs": _bytes_of(graph, memory, group, inputs),
-        "outputs": _fresh_bytes(graph, memory, op),
-        "workspace": op.workspace,
-    }
+    inputs = _bytes_of(graph, memory, group, tuple(value for value in bound.live if value in op.reads))
+    outputs = _fresh_bytes(graph, memory, op)
+    return {"residents": residents, "inputs": inputs, "outputs": outputs, "workspace": op.workspace}
 
 
 def no_plan(
@@ -123,14 +119,10 @@ def no_plan(
     """
     bound = peak_lower_bound(problem.graph, problem.memory)
     floor = bound.nbytes if proven_bytes is None else proven_bytes
-    alone = floor == bound.nbytes
+    op, live = (bound.op, bound.live) if floor == bound.nbytes else (None, ())
     budget = problem.budget or 0
+    text = f"{found_by!r} found no plan of at most {budget} live bytes; the least it reached is {minimum}"
+    proven = budget < floor
     return InfeasibleBudget(
-        f"{found_by!r} found no plan of at most {budget} live bytes; the least it reached is {minimum}",
-        budget=budget,
-        minimum=minimum,
-        peak_lower_bound=floor,
-        proven=budget < floor,
-        binding_op=bound.op if alone else None,
-        live=bound.live if alone else (),
+        text, budget=budget, minimum=minimum, peak_lower_bound=floor, proven=proven, binding_op=op, live=live
     )

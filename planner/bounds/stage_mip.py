@@ -152,19 +152,12 @@ class Stages:
         program = self.program
         touched = 0 if t == self.count else program.rows[t].read_mask | program.rows[t].out_mask
         terms = {v: self.live[t + 1, v] for v in range(len(program.maker)) if (t + 1, v) in self.live}
-        beside = [
-            (column, self._units(program.nbytes[v]))
-            for v, column in terms.items()
-            if not touched >> v & 1 and program.nbytes[v]
-        ]
+        beside = self._sized({v: one for v, one in terms.items() if not touched >> v & 1 and program.nbytes[v]})
         fixed, instead = self._taken(t, terms) if t < self.count else (0.0, [])
         self._row([*beside, *instead], self._units(self.room) - fixed)
         through = {v: self.stays[t, v] for v in range(len(program.maker)) if (t, v) in self.stays}
         if any((t, i) in self.rerun for i in range(t)):
-            self._row(
-                [(self.through[t], -1.0), *((column, self._units(program.nbytes[v])) for v, column in through.items())],
-                0.0,
-            )
+            self._row([(self.through[t], -1.0), *self._sized(through)], 0.0)
         for i in range(t):
             rerun = self.rerun.get((t, i))
             if rerun is None:
@@ -173,9 +166,12 @@ class Stages:
             needed = self._bytes(own.read_mask) + self._bytes(own.fresh_mask) + own.workspace
             saved = self._bytes(_outputs_in_place(program, i))
             live_here = [(through[v], -self._units(program.nbytes[v])) for v in {*own.reads, *own.outs} if v in through]
-            self._row(
-                [(rerun, self._units(needed - saved)), (self.through[t], 1.0), *live_here], self._units(self.room)
-            )
+            entries = [(rerun, self._units(needed - saved)), (self.through[t], 1.0), *live_here]
+            self._row(entries, self._units(self.room))
+
+    def _sized(self, columns: dict[int, int]) -> list[tuple[int, float]]:
+        """Entries of the columns of values, each with the size of its value."""
+        return [(column, self._units(self.program.nbytes[v])) for v, column in columns.items()]
 
     def _taken(self, t: int, after: dict[int, int]) -> tuple[float, list[tuple[int, float]]]:
         """Bytes of a first run, and those more if an output cannot take its one input's storage as that stays live."""
@@ -228,10 +224,9 @@ class Stages:
                     columns[self.live[t, v]] = 1.0
         for (t, v), column in self.stays.items():
             rerun = self.rerun.get((t, program.maker[v]))
-            later = (t < self.count and program.rows[t].read_mask >> v & 1) or (
-                (t + 1, v) in self.live and columns[self.live[t + 1, v]]
-            )
-            if later and not (rerun is not None and columns[rerun]):
+            read = t < self.count and program.rows[t].read_mask >> v & 1
+            live_after = (t + 1, v) in self.live and columns[self.live[t + 1, v]]
+            if (read or live_after) and not (rerun is not None and columns[rerun]):
                 columns[column] = 1.0
                 columns[self.through[t]] += self._units(program.nbytes[v])
         return columns
@@ -268,15 +263,9 @@ class Stages:
         self.build()
         unit, whole = _unit(self._costs)
         nodes = max(1, round(_WORK * effort / max(1, self.entries)))
-        for option, setting in (
-            ("output_flag", False),
-            ("threads", 1),
-            ("random_seed", seed % 2**31),
-            ("mip_max_nodes", nodes),
-            ("mip_rel_gap", 0.0),
-            ("mip_abs_gap", 0.999 if whole else 0.0),
-            ("time_limit", stop.seconds_left),
-        ):
+        options = {"output_flag": False, "threads": 1, "random_seed": seed % 2**31, "mip_max_nodes": nodes}
+        limits = {"mip_rel_gap": 0.0, "mip_abs_gap": 0.999 if whole else 0.0, "time_limit": stop.seconds_left}
+        for option, setting in (*options.items(), *limits.items()):
             solver.setOptionValue(option, setting)
         solver.passModel(self._model(highspy, unit))
         if start is not None:
@@ -366,9 +355,8 @@ def _solver() -> tuple[Any, Any]:
     try:
         import highspy
     except ImportError:
-        raise PlannerError(
-            "'exact' needs highspy for a graph of this size: pip install 'sublinear-planner[exact]'"
-        ) from None
+        fix = "pip install 'sublinear-planner[exact]'"
+        raise PlannerError(f"'exact' needs highspy for a graph of this size: {fix}") from None
     sys.stdout.flush()
     shown, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:

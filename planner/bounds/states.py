@@ -130,11 +130,8 @@ def _early(graph: Graph, value: dict[str, int]) -> int:
     """`Program.early_mask`; names are grouped that views, updates or identity pairs may put on one storage."""
     group = {name: {name} for name in value}
     for op in graph.ops:
-        for i, o in (
-            *((i, o) for i, o, _ in op.view),
-            *op.updates,
-            *((i, o) for i, o, identity in op.inplace if identity),
-        ):
+        identities = [(i, o) for i, o, identity in op.inplace if identity]
+        for i, o in (*((i, o) for i, o, _ in op.view), *op.updates, *identities):
             both = group[op.reads[i]] | group[op.outputs[o].name]
             group.update(dict.fromkeys(both, both))
     found = 0
