@@ -10,23 +10,11 @@ from planner.packing.intervals import Intervals
 from planner.problem import Allocator
 
 __all__ = [
-    "Intervals",
-    "Packing",
-    "allocator_names",
-    "best_fit",
-    "exact",
-    "find_allocator",
-    "first_fit",
-    "pack",
+    "Intervals", "Packing", "allocator_names", "best_fit", "exact", "find_allocator", "first_fit", "pack",
     "register_allocator",
-]
+]  # fmt: skip
 
-_ALLOCATORS: dict[str, Allocator] = {
-    "auto": auto,
-    "first-fit": first_fit,
-    "best-fit": best_fit,
-    "exact": exact,
-}
+_ALLOCATORS: dict[str, Allocator] = {"auto": auto, "first-fit": first_fit, "best-fit": best_fit, "exact": exact}
 
 
 def register_allocator(name: str, allocator: Allocator) -> None:

@@ -185,10 +185,7 @@ class _Search:
                 self.progress(top * self.sections.unit, self.bound * self.sections.unit)
 
     def _attempt(self, target: int, work: int) -> tuple[int, Literal["packed", "failed", "large"]]:
-        """Pack the buffers of crowded sections within a target, and the others around them: (work spent, outcome).
-
-        A buffer that ends above the target adds its fullest section to the crowded ones, and all are packed again.
-        """
+        """(work spent, outcome) of packing the crowded sections, which grow where a buffer ends above the target."""
         sections = self.sections
         hot = sections.load >= min(target, int(sections.load.max(initial=0)))
         small = np.count_nonzero(sections.last > sections.first) <= SMALL
@@ -241,7 +238,7 @@ class _Search:
                     return spent, outcome, one.placed * core.unit
                 if spent >= work or self._late():
                     return spent, PAUSED, one.placed
-        raise AssertionError("the round_robin never end")
+        raise AssertionError("round_robin never ends")
 
     def _late(self) -> bool:
         self.cut_short = self.cut_short or self.stop.now

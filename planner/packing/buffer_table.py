@@ -61,15 +61,14 @@ class Table(msgspec.Struct, frozen=True):
                 raise VerificationError(f"buffer {buffer.value!r} is at offset {buffer.offset}; it must be {lawful}")
         top = max((b.offset + b.nbytes for b in buffers if b.nbytes and b.end > b.start), default=0)
         if top != packing.top_bytes or packing.bound_bytes > top:
-            raise VerificationError(
-                f"the packing says {packing.bound_bytes} to {packing.top_bytes} bytes; its buffers end at {top}"
-            )
+            said = f"{packing.bound_bytes} to {packing.top_bytes} bytes"
+            raise VerificationError(f"the packing says {said}; its buffers end at {top}")
 
     def to_csv(self, packing: Packing) -> str:
         """The table with the column `offset`, new or written over."""
         place = self.header.index("offset") if "offset" in self.header else len(self.header)
         text = io.StringIO()
-        # a lone one is not quoted by itself
+        # The writer does not quote a lone carriage return by itself.
         returns = any("\r" in cell for row in (self.header, *self.rows) for cell in row)
         writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL)
         writer.writerow((*self.header[:place], "offset", *self.header[place + 1 :]))
@@ -104,9 +103,8 @@ def read_table(path: str | os.PathLike[str], *, reserved: Sequence[tuple[int, in
     missing = [column for column in REQUIRED if column not in header]
     if missing or len(set(header)) < len(header):
         wrong = f"has no column {missing[0]!r}" if missing else f"has a column {max(header, key=header.count)!r} twice"
-        raise PlanFileError(
-            f"{name!r} {wrong}; the columns are {', '.join(REQUIRED)}, and alignment and fixed_offset if you wish"
-        )
+        columns = f"the columns are {', '.join(REQUIRED)}, and alignment and fixed_offset if you wish"
+        raise PlanFileError(f"{name!r} {wrong}; {columns}")
     found = [_row(f"{name!r}, line {number}", header, row) for number, row in lines[1:]]
     names = [str(row[0]) for row in found]
     known: set[str] = set()
@@ -120,12 +118,12 @@ def read_table(path: str | os.PathLike[str], *, reserved: Sequence[tuple[int, in
     for offset, nbytes in reserved:
         names.append(f"reserved {offset}:{nbytes}")
         numbers.append((nbytes, begin, max(end, begin + 1), 1, offset))
-    columns = np.array(numbers, dtype=np.int64).reshape(-1, 5).T.copy()
+    table = np.array(numbers, dtype=np.int64).reshape(-1, 5).T.copy()
     if sum(row[0] + row[3] - 1 for row in numbers) + max((0, *(row[4] for row in numbers))) > MAX_BYTES:
         raise PlanFileError(f"{name!r}: sizes, alignments and the highest fixed offset add up to more than 2**62 bytes")
-    table = Table(name, header, tuple(row for _, row in lines[1:]), tuple(names), Intervals(*columns))
-    _check_fixed(table)
-    return table
+    made = Table(name, header, tuple(row for _, row in lines[1:]), tuple(names), Intervals(*table))
+    _check_fixed(made)
+    return made
 
 
 def _row(where: str, header: tuple[str, ...], row: tuple[str, ...]) -> tuple[str, int, int, int, int, int]:
@@ -140,17 +138,15 @@ def _row(where: str, header: tuple[str, ...], row: tuple[str, ...]) -> tuple[str
         found[column] = _int(where, column, cells[column]) if cells.get(column) else default
     if found["upper"] < found["lower"]:
         raise PlanFileError(f"{where}: upper {found['upper']} is below lower {found['lower']}")
-    if found["alignment"] < 1:
-        raise PlanFileError(f"{where}: alignment {found['alignment']} is not at least 1")
-    if found["fixed_offset"] > 0 and found["fixed_offset"] % found["alignment"]:
-        raise PlanFileError(
-            f"{where}: fixed_offset {found['fixed_offset']} is no multiple of its alignment {found['alignment']}"
-        )
+    alignment, offset = found["alignment"], found["fixed_offset"]
+    if alignment < 1:
+        raise PlanFileError(f"{where}: alignment {alignment} is not at least 1")
+    if offset > 0 and offset % alignment:
+        raise PlanFileError(f"{where}: fixed_offset {offset} is no multiple of its alignment {alignment}")
     if cells.get("gaps"):
-        raise PlanFileError(
-            f"{where}: a lifetime with gaps is not supported; give each part a row, or leave gaps empty"
-        )
-    return name, found["size"], found["lower"], found["upper"], found["alignment"], found["fixed_offset"]
+        fix = "give each part a row, or leave gaps empty"
+        raise PlanFileError(f"{where}: a lifetime with gaps is not supported; {fix}")
+    return name, found["size"], found["lower"], found["upper"], alignment, offset
 
 
 def _int(where: str, column: str, text: str) -> int:

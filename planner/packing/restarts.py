@@ -63,22 +63,14 @@ class Descent:
         m, s = len(core.size), len(core.load)
         self.placed: Ints = np.zeros(m, dtype=np.int64)
         self.state: Ints = np.zeros(STATE, dtype=np.int64)
-        self.fields: dict[str, Any] = {
-            name: getattr(core, name) for name in ("size", "alignment", "fixed", "first", "last")
-        }
+        self.fields: dict[str, Any] = {name: getattr(core, name) for name in _GIVEN}
         self.fields |= {name: np.zeros(m, dtype=np.int64) for name in ("load", "minimum", "member")}
         self.fields |= {name: np.zeros(s, dtype=np.int64) for name in ("floor", "fresh", "left")}
         self.fields |= {name: np.zeros((4 * (m + s) + 1024, 2), dtype=np.int64) for name in _TRAILS}
-        self.fields |= {
-            "base": ranking[0],
-            "by_load": ranking[1],
-            "capacity": capacity,
-            "placed": self.placed,
-            "crossing": np.zeros(s + 1, dtype=np.int64),
-            "frame": np.zeros((m + 2, FRAME), dtype=np.int64),
-            "agenda": np.zeros((2 * m + s + 2, AGENDA), dtype=np.int64),
-            "state": self.state,
-        }
+        tables = (("frame", m + 2, FRAME), ("agenda", 2 * m + s + 2, AGENDA))
+        self.fields |= {name: np.zeros((rows, columns), dtype=np.int64) for name, rows, columns in tables}
+        self.fields |= {"base": ranking[0], "by_load": ranking[1], "capacity": capacity}
+        self.fields |= {"placed": self.placed, "state": self.state, "crossing": np.zeros(s + 1, dtype=np.int64)}
         self.search = new_search(**self.fields)
 
     @property
