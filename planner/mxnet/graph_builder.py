@@ -189,8 +189,7 @@ class _Gradients:
         inputs, read = (tuple(entry.type for entry in entries) for entries in (node.inputs, reads))
         work = backward_work(node.rule, inputs, node.types, node.kernel, read, types, self.device)
         # In nnvm each gradient node waits for its forward node, so a plan runs the copy of that node too.
-        pairs = declared.inplace_backward
-        name = f"{node.name}_backward"
+        name, pairs = f"{node.name}_backward", declared.inplace_backward
         backward = Node(name, declared.backward, reads, types, after=[node], inplace=pairs, work=work)
         for k, of in enumerate(made):
             self._append(of, Entry(backward, k))
@@ -255,11 +254,7 @@ def _write(draft: Assembly, node: Node, *, heads: frozenset[Entry], written: dic
     found: dict[str, Any] = {"op": node.op, **output_types(node.types), **work}
     # MXNet does not take a pair whose output is the caller's array.
     inplace = tuple(pair for pair in node.inplace if pair[1] not in external)
-    further = {
-        "inplace": inplace,
-        "updates": tuple((i, k) for k, i in external.items()),
-        "output": tuple(kept),
-        "stage": node.stage,
-    }
+    updates = tuple((i, k) for k, i in external.items())
+    further = {"inplace": inplace, "updates": updates, "output": tuple(kept), "stage": node.stage}
     found.update((key, value) for key, value in further.items() if value)
     draft.add(node.name, reads, after=[before.name for before in node.after], phase=node.phase, **found)

@@ -140,11 +140,7 @@ def sweep(graph: Graph, evaluator: Evaluator, part: ForwardPart, threshold_bytes
 
 def _stages(graph: Graph, part: ForwardPart) -> dict[int, str]:
     """The id of the decision that each candidate op belongs to."""
-    stages = {
-        row: f"row {row}" if op.stage is True else f"id {op.stage}"
-        for row, op in enumerate(graph.ops)
-        if op.stage is not None
-    }
-    if not stages:
-        stages = {row: f"cut {cut}" for cut, members in enumerate(part.members) for row in members}
-    return stages
+    marked = [(row, op.stage) for row, op in enumerate(graph.ops) if op.stage is not None]
+    if not marked:
+        return {row: f"cut {cut}" for cut, members in enumerate(part.members) for row in members}
+    return {row: f"row {row}" if stage is True else f"id {stage}" for row, stage in marked}

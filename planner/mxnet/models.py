@@ -21,13 +21,11 @@ def mxnet_resnet(
 ) -> nx.DiGraph:
     """The ResNet of memonger's example: bottleneck blocks, every convolution with a bias, batch norm and leaky ReLU.
 
-    `stage=True` marks what the original marked (`mirror_stage`): the input of each block, and the projected shortcut
-    where the block has one. Batch norm gives its result, mean and variance; the first pool is without padding, 112 ->
-    55 pixels.
+    `stage=True` marks what the original marked (`mirror_stage`): the input of each block, and its projected shortcut.
+    Batch norm gives its result, mean and variance; the first pool is without padding, 112 -> 55 pixels.
 
     Args:
-        stages: blocks per stage; (3, 4, 6, 3) has 53 convolutions with one projection a stage, (15, 120, 180, 15) has
-            995.
+        stages: blocks per stage; with one projection a stage (3, 4, 6, 3) has 53 convolutions, (15, 120, 180, 15) 995.
         batch: images.
         image: height and width in pixels.
         classes: outputs of the classifier.
@@ -36,8 +34,7 @@ def mxnet_resnet(
         A DAG in program order; see `Network.training_step` for gradients of arguments.
     Raises:
         GraphError: an argument out of range, an image that is too small, an unknown device.
-    Source: Chen et al. 2016, section 5; example_resnet.py of dmlc/mxnet-memonger. Ours adds costs, which it does not
-    have.
+    Source: Chen et al. 2016, section 5; example_resnet.py of dmlc/mxnet-memonger. Ours adds costs.
 
     >>> graph = mxnet_resnet((1, 1), batch=2, image=64, classes=10)
     >>> graph.nodes["pooling0"]["shape"], graph.nodes["leakyrelu4"]["stage"]
@@ -112,9 +109,8 @@ def mxnet_lstm(
 ) -> nx.DiGraph:
     """The unrolled LSTM of memonger's example, with a softmax cross-entropy at each time step.
 
-    Weights are shared over time; their gradients are summed as MXNet does, in one op up to 7 time steps and in a chain
-    of adds from 8 on. `stage` marks cell and hidden state of every layer with the number of the time step: one decision
-    a step.
+    Weights are shared over time; MXNet sums their gradients in one op up to 7 time steps, from 8 on in a chain of adds.
+    `stage` marks cell and hidden state of every layer with the number of the time step: one decision a step.
 
     Args:
         steps: time steps.
@@ -155,9 +151,8 @@ def mxnet_lstm(
         x = net.apply("FullyConnected", f"t{t}_cls", [x, *cls], [(batch, classes)])
         heads.append(net.apply("softmax_cross_entropy", f"t{t}_sm", [x, label], [(1,)]))
     for name, last in (("c", cell), ("h", state)):
-        heads += [
-            net.apply("BlockGrad", f"l{k}_last_{name}", [value], [value.type.shape]) for k, value in enumerate(last)
-        ]
+        for k, value in enumerate(last):
+            heads.append(net.apply("BlockGrad", f"l{k}_last_{name}", [value], [value.type.shape]))
     return net.training_step(heads)
 
 
@@ -194,13 +189,11 @@ class _Lstm:
         i2h = self.net.apply("FullyConnected", f"{name}_i2h", [x, *weights.i2h], [wide])
         h2h = self.net.apply("FullyConnected", f"{name}_h2h", [state, *weights.h2h], [wide])
         narrow = cell.type.shape
-        sliced = self.net.apply(
-            "SliceChannel", f"{name}_slice", [self._unnamed("elemwise_add", [i2h, h2h])], [narrow] * 4
-        ).node
+        both = self._unnamed("elemwise_add", [i2h, h2h])
+        sliced = self.net.apply("SliceChannel", f"{name}_slice", [both], [narrow] * 4).node
         kinds = ("sigmoid", "tanh", "sigmoid", "sigmoid")
-        gate, change, forget, out = (
-            self._unnamed(f"Activation.{kind}", [Entry(sliced, k)]) for k, kind in enumerate(kinds)
-        )
+        parts = [self._unnamed(f"Activation.{kind}", [Entry(sliced, k)]) for k, kind in enumerate(kinds)]
+        gate, change, forget, out = parts
         kept = self._unnamed("elemwise_mul", [forget, cell])
         cell = self._unnamed("elemwise_add", [kept, self._unnamed("elemwise_mul", [gate, change])], stage=stage)
         state = self._unnamed("elemwise_mul", [out, self._unnamed("Activation.tanh", [cell])], stage=stage)
@@ -215,11 +208,7 @@ class _Lstm:
 
 @final
 class _Convolutions:
-    """Writes the layers of image networks.
-
-    Args:
-        names: prefixes for a unit's convolution, batch norm and activation.
-    """
+    """Writes the layers of image networks; `names` are prefixes of a unit's convolution, batch norm and activation."""
 
     def __init__(self, net: Network, *, activation: str, names: tuple[str, str, str]) -> None:
         self.net: Final = net

@@ -70,11 +70,9 @@ def nnvm(
     the inputs' counts fall.
 
     Args:
-        match_range: how many times larger or smaller than a request a free block may be; 0 never shares. Larger is not
-            always better.
-        colours: with k > 1, the longest path of ops without a colour gets a colour of its own, k - 1 times; a free
-            block serves only ops of the colour of the op that released it, so that sharing never makes one parallel
-            path wait for another.
+        match_range: by what factor a free block may differ from a request; 0 never shares, larger is not always better.
+        colours: with k > 1, the longest path of ops without a colour gets its own, k - 1 times; a free block serves
+            only ops of the colour that released it, so that sharing never makes one parallel path wait for another.
     Raises:
         ScheduleError: the schedule is illegal.
         PlannerError: match_range below 0, or colours below 1.
@@ -101,9 +99,8 @@ def nnvm(
     buffers = []
     for names, is_scratch, row, *columns in tables:
         runs = sharing.execution[columns[1]].tolist()
-        for made, run, nbytes, begin, end, block in zip(
-            row.tolist(), runs, *(c.tolist() for c in columns), strict=True
-        ):
+        rows = zip(row.tolist(), runs, *(column.tolist() for column in columns), strict=True)
+        for made, run, nbytes, begin, end, block in rows:
             offset = offsets[block] if block >= 0 else 0
             buffers.append(Buffer(names[made], run, is_scratch, nbytes, begin, end, offset))
     resident_bytes = int(arrays.resident_bytes[0])
@@ -142,23 +139,17 @@ def share_blocks(
     row_ptr, read_ptr = _pointers(outputs), _pointers(reads)
     rows, steps, n_values = int(row_ptr[-1]), len(sequence), len(arrays.producer)
     alignment = evaluator.memory.alignment
-    fields = {
-        "sequence": sequence,
-        "free_ptr": free_ptr,
-        "freed": freed,
-        "row_ptr": row_ptr,
-        "read_row": np.empty(read_ptr[-1], dtype=np.int64),
-        "kept": np.empty(rows + n_values, dtype=np.bool_),
-        "free_row": np.empty(len(freed), dtype=np.int64),
-        "workspace_bytes": -(-arrays.workspace // alignment) * alignment,
-        "end": np.empty(rows, dtype=np.int64),
-    }
+    fields = {"sequence": sequence, "free_ptr": free_ptr, "freed": freed, "row_ptr": row_ptr}
+    fields["workspace_bytes"] = -(-arrays.workspace // alignment) * alignment
     fields |= {name: np.zeros(steps, dtype=np.int64) for name in ("execution", "colour")}
-    fields |= {name: np.empty(rows + n_values, dtype=np.int64) for name in ("uses", "storage")}
+    sizes = {"read_row": int(read_ptr[-1]), "free_row": len(freed), "end": rows}
+    sizes |= dict.fromkeys(("uses", "storage"), rows + n_values)
+    fields |= {name: np.empty(size, dtype=np.int64) for name, size in sizes.items()}
     lists = ("block", "block_bytes", "block_colour", "free_bytes", "free_block")
     fields |= {name: np.zeros(rows + steps, dtype=np.int64) for name in lists}
     execution, uses, storage, block = (fields[name] for name in ("execution", "uses", "storage", "block"))
-    sharing = new_sharing(**fields, match_range=match_range, n_free=0)
+    kept = np.empty(rows + n_values, dtype=np.bool_)
+    sharing = new_sharing(**fields, kept=kept, match_range=match_range, n_free=0)
     illegal = count_uses(arrays, sharing)
     if illegal >= 0:
         op = evaluator.encoded.op_names[sequence[illegal]]

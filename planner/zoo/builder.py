@@ -133,12 +133,11 @@ class Layers:
         """Batch normalization with its running statistics as state."""
         per_channel = TensorType((self.shape(x)[1],))
         parts = {"weight": "parameter", "bias": "parameter", "running_mean": "state", "running_var": "state"}
-        scale, shift, mean, variance = (
-            self.draft.resident(f"{name}.{part}", per_channel, kind=kind) for part, kind in parts.items()
-        )
+        made = [self.draft.resident(f"{name}.{part}", per_channel, kind=kind) for part, kind in parts.items()]
         if self.training:
+            scale, shift, mean, variance = made
             return self.draft.batch_norm(name, x, scale, shift, (mean, variance), module=_module(name))
-        return self.apply(name, "BatchNormalization", [x, scale, shift, mean, variance], self.type(x))
+        return self.apply(name, "BatchNormalization", [x, *made], self.type(x))
 
     def relu(self, name: str, x: Value) -> Value:
         """max(x, 0)."""

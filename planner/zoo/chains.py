@@ -27,8 +27,7 @@ def chain(
 
     Args:
         n: layers.
-        reads: "in": backward i reads the layer's input `f{i-1}` (the resident `x` for the first); "out": its output
-            `f{i}`.
+        reads: "in": backward i reads the layer's input `f{i-1}` (of the first: `x`); "out": its output `f{i}`.
         nbytes: bytes of every value but the input.
         cost: of every op.
         input_nbytes: bytes of the resident input.

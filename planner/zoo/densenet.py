@@ -53,8 +53,7 @@ def densenet(
     (1, 96, 8, 8)
     """
     blocks = block_counts("densenet", depth, DENSENET_BLOCKS, form="layers per block such as 6-12-24-16")
-    numbers = whole_numbers("densenet", batch=batch, image=image, classes=classes, growth=growth)
-    batch, image, classes, growth = numbers
+    batch, image, classes, growth = whole_numbers("densenet", batch=batch, image=image, classes=classes, growth=growth)
     name = f"densenet:{depth if isinstance(depth, int) else '-'.join(map(str, blocks))}"
     layers = Layers(name, device=device, training=training, optimizer=optimizer)
     x = layers.input("image", (batch, 3, image, image))

@@ -28,8 +28,7 @@ def lstm(
     """An LSTM unrolled over time with a softmax cross-entropy at each step, for training or inference, in float32.
 
     Weights are shared over time: each is one resident, and its gradient is a fold over the steps. `stage` marks cell
-    and hidden state of every layer with the number of the time step, so that Chen's planners keep or drop them
-    together; they are all that goes from one step to the next.
+    and hidden state of every layer with the number of the time step: Chen's planners keep or drop them together.
 
     Args:
         steps: time steps.
@@ -45,8 +44,7 @@ def lstm(
         the layer's input. The initial states are inputs; the loss is the sum over steps of the mean over the batch.
     Raises:
         GraphError: an argument out of range, an unknown optimizer or device.
-    Source: Hochreiter and Schmidhuber 1997 with the forget gate of Gers et al. 2000, two biases as in PyTorch and
-    MXNet.
+    Source: Hochreiter and Schmidhuber 1997, the forget gate of Gers et al. 2000, two biases as in PyTorch and MXNet.
 
     >>> graph = lstm(3, batch=2, layers=1, hidden=4, classes=5)
     >>> graph.nodes["t2.l0.cell"]["shape"], graph.nodes["t2.l0.cell"]["stage"]
@@ -59,10 +57,8 @@ def lstm(
     weights = [_Weights.of(net, f"l{k}", width if k == 0 else hidden, 4 * hidden, hidden) for k in range(layers)]
     head = net.draft.resident("head.weight", TensorType((classes, hidden)), kind="parameter")
     bias = net.draft.resident("head.bias", TensorType((classes,)), kind="parameter")
-    states = [
-        _State(net.input(f"l{k}.hidden", (batch, hidden)), net.input(f"l{k}.cell", (batch, hidden)))
-        for k in range(layers)
-    ]
+    shape = (batch, hidden)
+    states = [_State(net.input(f"l{k}.hidden", shape), net.input(f"l{k}.cell", shape)) for k in range(layers)]
     losses = []
     for t in range(steps):
         x = net.input(f"t{t}.input", (batch, width))
@@ -91,14 +87,11 @@ class _Weights(NamedTuple):
 
     @classmethod
     def of(cls, net: Layers, name: str, width: int, gates: int, hidden: int) -> _Weights:
-        of_input, of_hidden = (
-            (
-                net.draft.resident(f"{name}.weight_{part}", TensorType((gates, extent)), kind="parameter"),
-                net.draft.resident(f"{name}.bias_{part}", TensorType((gates,)), kind="parameter"),
-            )
-            for part, extent in (("input", width), ("hidden", hidden))
-        )
-        return cls(of_input, of_hidden)
+        pairs = []
+        for part, extent in (("input", width), ("hidden", hidden)):
+            weight = net.draft.resident(f"{name}.weight_{part}", TensorType((gates, extent)), kind="parameter")
+            pairs.append((weight, net.draft.resident(f"{name}.bias_{part}", TensorType((gates,)), kind="parameter")))
+        return cls(*pairs)
 
 
 def _cell(net: Layers, name: str, x: Value, weights: _Weights, state: _State, *, stage: str) -> _State:

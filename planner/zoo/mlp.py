@@ -26,10 +26,8 @@ def mlp(
     Args:
         widths: of the input and of each layer's output, at least two.
         batch: rows.
-        relu: a ReLU after each layer but the last. Without, the network is linear and the loss a generic one: a float
-            made of the last output, which its backward reads again.
-        tied: all layers are one and the same, with one weight and one bias; widths must be equal. The parameters and
-            their gradients are counted once, the values once a layer.
+        relu: a ReLU after each layer but the last. Without, the network is linear, and `differentiate` adds the loss.
+        tied: all layers share one weight and one bias, counted once, as their gradients are; widths must be equal.
         training: False gives the forward graph without labels.
         optimizer, device: see `differentiate`; costs are seconds on the device.
     Raises:
@@ -41,9 +39,8 @@ def mlp(
     """
     if not isinstance(widths, (list, tuple)) or len(widths) < 2:
         raise GraphError(f"mlp: widths is {widths!r}, expected at least two ints, such as 784-128-10")
-    batch, *sizes = (
-        whole_number("mlp", name, n, least=1) for name, n in (("batch", batch), *(("width", n) for n in widths))
-    )
+    given = (("batch", batch), *(("width", n) for n in widths))
+    batch, *sizes = (whole_number("mlp", name, n, least=1) for name, n in given)
     if tied and len(set(sizes)) > 1:
         raise GraphError(f"mlp: tied layers need one width, not {'-'.join(map(str, sizes))}")
     named = "-".join(map(str, sizes)) if len(sizes) < 9 else f"{len(sizes) - 1} layers"

@@ -89,8 +89,7 @@ def options_of(function: Callable[..., Any], names: Iterable[str]) -> dict[str, 
     """Options of a function by name.
 
     Args:
-        function: with annotations of int, float, bool, str, `Literal` of str, a sequence of `Literal`, or one of them
-            or None.
+        function: annotated with int, float, bool, str, `Literal` of str, a sequence of one, or one of these or None.
 
     >>> def model(*, width: int = 3, dtype: Literal["float32", "float16"] = "float32") -> None: ...
     >>> [str(option) for option in options_of(model, ("width", "dtype")).values()]

@@ -30,8 +30,7 @@ def resnet(
 ) -> nx.DiGraph:
     """ResNet v1.5, for training (with backward and update) or inference, in float32.
 
-    v1.5 has the stride in the 3x3 convolution, as torchvision and the ONNX zoo have it; v1, the network of the paper,
-    in the first 1x1.
+    v1.5 has the stride in the 3x3 convolution, as torchvision and the ONNX zoo do; v1, of the paper, in the first 1x1.
 
     Args:
         depth: 50, 101, 152 or 1001 (stages 3, 8, 319, 3), or blocks per stage, such as (3, 4, 6, 3).

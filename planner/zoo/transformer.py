@@ -38,10 +38,9 @@ def gpt(
 ) -> nx.DiGraph:
     """GPT-2: causal self-attention, learned positions, GELU, layer normalization first; for training or inference.
 
-    The matrix of the vocabulary is embedding and classifier in one: one resident, whose two gradients are summed in
-    place. In a 16-bit dtype parameters and values are of that dtype, the statistics of layer normalization and
-    attention are float32, and the logits are cast to float32 for the loss, which keeps log-probabilities of that size:
-    with a large vocabulary this is the peak.
+    The matrix of the vocabulary is embedding and classifier in one, and its two gradients are summed in place. In a
+    16-bit dtype the statistics of layer normalization and attention stay float32, and the logits are cast to float32
+    for the loss, which keeps log-probabilities of that size: with a large vocabulary this is the peak.
 
     Args:
         layers: transformer blocks.
@@ -50,22 +49,19 @@ def gpt(
         hidden: width, a multiple of `heads`.
         heads: of the attention.
         vocabulary: distinct tokens.
-        loss_chunks: equal parts of all tokens whose logits and loss are made one after the other; a plan can then hold
-            those of one part at a time, for the cost of making them twice.
+        loss_chunks: equal parts of all tokens, each with its logits and loss; a plan can hold those of one at a time.
         fused_attention: True: the backward reads q, k, v, the output and one float32 a row, and no value has tokens x
             tokens elements. False: scores and probabilities are values, and the backward reads the probabilities.
         dropout: probability, of the embedding, the attention and both residual branches; 0 leaves it out.
         dtype: "float32", "bfloat16" or "float16".
-        master_weights: parameters, their gradients and the optimizer's states are float32; a copy in `dtype` is a value
-            like any other.
+        master_weights: parameters, gradients and optimizer states are float32; their copies in `dtype` are values.
         training: False gives the forward graph without labels.
         optimizer, device: see `differentiate`; costs are seconds on the device.
     Returns:
         A DAG with (vocabulary + tokens) * hidden + layers * (12 * hidden**2 + 13 * hidden) + 2 * hidden parameters.
     Raises:
         GraphError: an argument out of range, an unknown dtype, optimizer or device.
-    Source: Radford et al. 2019; fused attention as Dao et al. 2022. Ours puts the softmax's scale into the product
-    before it.
+    Source: Radford et al. 2019; fused attention as Dao et al. 2022. Ours scales in the product before the softmax.
 
     >>> graph = gpt(1, batch=2, tokens=8, hidden=4, heads=2, vocabulary=11)
     >>> graph.nodes["h0.attention"]["shape"]
@@ -207,9 +203,9 @@ def _block(
     rows, hidden = net.shape(x)
     y = net.linear(f"{name}.qkv", net.layer_norm(f"{name}.ln1", x), 3 * hidden)
     head = TensorType((batch, heads, rows // batch, hidden // heads), net.type(y).dtype)
-    q, k, v = net.split(f"{name}.split", y, head, 3)
+    qkv = net.split(f"{name}.split", y, head, 3)
     attention = _fused_attention if fused else _plain_attention
-    y = attention(net, f"{name}.attention", q, k, v, dropout=dropout, mask=mask)
+    y = attention(net, f"{name}.attention", qkv, dropout=dropout, mask=mask)
     y = net.linear(f"{name}.projection", net.reshape(f"{name}.merge", y, (rows, hidden)), hidden)
     x = net.add(f"{name}.add1", x, net.dropout(f"{name}.dropout1", y) if dropout else y)
     y = net.gelu(f"{name}.gelu", net.linear(f"{name}.fc1", net.layer_norm(f"{name}.ln2", x), _EXPANSION * hidden))
@@ -217,22 +213,19 @@ def _block(
     return net.add(f"{name}.add2", x, net.dropout(f"{name}.dropout2", y) if dropout else y)
 
 
-def _fused_attention(
-    net: Layers, name: str, q: Value, k: Value, v: Value, *, dropout: bool, mask: Value | None
-) -> Value:
+def _fused_attention(net: Layers, name: str, qkv: list[Value], *, dropout: bool, mask: Value | None) -> Value:
     """One op for all; the mask is computed inside, and the dropout drawn again from the generator's state."""
-    made = net.type(q)
+    made = net.type(qkv[0])
     outputs = [made, TensorType(made.shape[:-1])] if net.training else [made]
     if not (dropout and net.training):
-        return net.apply(name, "FusedAttention", [q, k, v], *outputs)
+        return net.apply(name, "FusedAttention", qkv, *outputs)
     state = net.draft.generator_state(f"{name}.rng", module=name.rpartition(".")[0])
-    return net.apply(name, "FusedAttention", [q, k, v, state], *outputs, types=[made] * 3, saves=_FUSED_WITH_DROPOUT)
+    return net.apply(name, "FusedAttention", [*qkv, state], *outputs, types=[made] * 3, saves=_FUSED_WITH_DROPOUT)
 
 
-def _plain_attention(
-    net: Layers, name: str, q: Value, k: Value, v: Value, *, dropout: bool, mask: Value | None
-) -> Value:
+def _plain_attention(net: Layers, name: str, qkv: list[Value], *, dropout: bool, mask: Value | None) -> Value:
     """Scores, mask, softmax, dropout and the sum, each an op; the heads are then put side by side by a copy."""
+    q, k, v = qkv
     batch, heads, tokens, width = net.shape(q)
     scores = TensorType((batch, heads, tokens, tokens), net.type(q).dtype)
     y = net.apply(f"{name}.scores", "MatMul", [q, k], scores)

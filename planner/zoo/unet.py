@@ -33,8 +33,7 @@ def unet(
         channels: of the first level; they double at each level.
         features: channels of the image.
         classes: of a pixel.
-        padding: of the 3x3 convolutions: 0 as published (an image of 572 pixels has 388 labelled ones, and skips are
-            cropped), 1 keeps height and width.
+        padding: of the 3x3 convolutions: 0 as published (of 572 pixels 388 have labels), 1 keeps height and width.
         training: False gives the forward graph without labels.
         optimizer, device: see `differentiate`; costs are seconds on the device.
     Raises:
