@@ -23,8 +23,7 @@ def shortfall(
 ) -> Shortfall:
     """Why recomputation does not meet a budget that every plan found misses, and what else would.
 
-    The optimizer step is blamed only where no plan found goes below it: a plan that updates early, or makes gradients a
-    second time, might.
+    The optimizer step is blamed only where no plan found goes below it, as one might that updates early.
 
     Args:
         keep_all, least: the runs without recomputation and with the least arena.

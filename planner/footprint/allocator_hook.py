@@ -28,15 +28,9 @@ def device_peaks(torch):
         reserved_bytes = int(cuda.max_memory_reserved(index))
         if reserved_bytes:
             properties = cuda.get_device_properties(index)
-            found.append(
-                {
-                    "device": "cuda:" + str(index),
-                    "name": str(properties.name),
-                    "uuid": str(getattr(properties, "uuid", "")),
-                    "allocated_bytes": int(cuda.max_memory_allocated(index)),
-                    "reserved_bytes": reserved_bytes,
-                }
-            )
+            uuid, allocated_bytes = str(getattr(properties, "uuid", "")), int(cuda.max_memory_allocated(index))
+            peak = {"device": "cuda:" + str(index), "name": str(properties.name), "uuid": uuid}
+            found.append(dict(peak, allocated_bytes=allocated_bytes, reserved_bytes=reserved_bytes))
     return found
 
 

@@ -75,10 +75,8 @@ class Calibration(msgspec.Struct, frozen=True):
         if not measured and not baseline:
             raise PlannerError("nothing was measured, for the command ended before the first sample; there is no ratio")
         if baseline >= measured:
-            raise PlannerError(
-                f"the baseline of {baseline} bytes is not below the {measured} measured, so nothing is left for the"
-                " model; measure what the command takes before it trains"
-            )
+            why = "so nothing is left for the model; measure what the command takes before it trains"
+            raise PlannerError(f"the baseline of {baseline} bytes is not below the {measured} measured, {why}")
 
     @property
     def ratio(self) -> float:

@@ -202,9 +202,8 @@ class Simulated:
     def iteration(self, name: str) -> Iteration:
         """Bytes by component at the peak of each phase."""
         steps = [np.flatnonzero(self.phases == row) for row in range(len(PHASES))]
-        peaks = [
-            (phase, int(at[self.timeline[at].argmax()])) for phase, at in zip(PHASES, steps, strict=True) if len(at)
-        ]
+        ran = [(phase, at) for phase, at in zip(PHASES, steps, strict=True) if len(at)]
+        peaks = [(phase, int(at[self.timeline[at].argmax()])) for phase, at in ran]
         if not peaks:
             raise GraphError(f"graph {self.graph.name!r} has no op to run")
         most = dict(zip(COMPONENTS, self.table.max(axis=1).tolist(), strict=True))

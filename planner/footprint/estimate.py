@@ -85,12 +85,10 @@ class Footprint(msgspec.Struct, frozen=True):
     Args:
         graph, fingerprint: name and content hash of the graph.
         training: True if it has a backward pass or an update.
-        optimizer, micro_batches, gradients, update, master_weights, lowering: as `estimate` took them; None: as the
-            graph has it.
+        optimizer, micro_batches, gradients, update, master_weights, lowering: as given; None: as the graph has it.
         memory: what is counted.
         parameters: number of elements, each storage once (0 if no shapes are known).
-        by_dtype: for parameters, their copies, gradients, optimizer state and master weights, bytes by dtype
-            ("unknown" without one).
+        by_dtype: bytes by dtype, or "unknown", of parameters, their copies, gradients, optimizer state, master weights.
         first, later: the first iteration, and every one after it.
         floor_bytes, floor_phase, floor_op: the lower bound on the peak with any recomputation, and where it is needed.
         alternatives: (peak, lower bound) in bytes for other ways to do the update.
@@ -287,8 +285,7 @@ def estimate(
         optimizer: one of `OPTIMIZER_STATES`; None: what the graph has.
         micro_batches: K forward and backward passes before one update; gradient buffers live across them. The third and
             later equal the second, so two are replayed.
-        gradients: between iterations "released" (set to None) or "zeroed" (buffers stay, and each new gradient is added
-            to its buffer).
+        gradients: between iterations "released" (set to None) or "zeroed" (each new gradient is added to its buffer).
         update: "fused" (no temporary), "per-tensor" (one of the parameter's size at a time), "multi-tensor" (one for
             all parameters, live throughout the update); None: as the graph has it.
         master_weights: parameters of 2 bytes or less an element have a float32 master, and float32 optimizer states.
@@ -296,8 +293,7 @@ def estimate(
             elements, forward and backward; a 1x1 kernel needs none.
         rule: "cs231n" adds that rule of thumb, see `rule_of_thumb`.
         memory: scope and alignment.
-        calibration: of a measured run, or its file: `needed_bytes`, `fits` and `advice` then predict measured memory.
-            Simulated figures stay as they are.
+        calibration: of a measured run, or its file; corrects `needed_bytes`, `fits` and `advice`, no simulated figure.
     Raises:
         GraphError: an invalid graph, or one that an option cannot be applied to.
         PlannerError: an unknown or contradictory option.

@@ -40,8 +40,7 @@ class Inventory(msgspec.Struct, frozen=True):
         saved_tensors, saved_bytes: forward storages that a backward op reads.
         keep_all_peak_bytes, keep_all_peak_op: the peak without recomputation, and the op that needs it.
         peak_lower_bound: the lower bound on the peak of any plan, in bytes.
-        candidate_cuts: places where Chen's planners may cut: the user's `stage` marks, else storages that alone carry
-            the forward pass on.
+        candidate_cuts: where Chen's planners may cut: `stage` marks, or storages that alone carry on the forward pass.
         largest: (value, bytes) of the largest storages.
         dead: ops that contribute to no output.
         source: what the importer counted in the file, if any.

@@ -1,12 +1,10 @@
 """Measure a command: sample its process tree until it ends, and collect the device peaks that PyTorch reports.
 
-The tree's memory is the sum of PSS: a page that n processes map counts 1/n in each. Processes of a tree share pages
-(libraries, pages of a fork not yet written, shared-memory batches of loader workers): the sum of RSS counts them once
-for each process, the sum of USS not at all. A page shared with programs outside the tree counts in part, so the sum
-depends on how many of those run; it is raised to the largest RSS in the tree. Only Linux has PSS; elsewhere the sum of
-RSS stands in, and is too high where pages are shared. Samples miss short peaks between them; the kernel keeps the
-highest RSS of each finished process without gaps, and where the largest of those is above all samples, it is the peak.
-Pages that are swapped out are not counted.
+The tree's memory is the sum of PSS: a page that n processes map counts 1/n in each. The sum of RSS would count a page
+that processes of the tree share once for each, the sum of USS not at all. A page shared with programs outside the tree
+counts in part, so the sum is raised to the largest RSS in the tree. Only Linux has PSS; elsewhere the sum of RSS stands
+in. Samples miss short peaks; the kernel keeps the highest RSS of each finished process, and where the largest of those
+is above all samples, it is the peak. Pages that are swapped out are not counted.
 """
 
 from __future__ import annotations
@@ -139,10 +137,8 @@ def measure(
         import psutil  # noqa: F401
     except ImportError:
         raise PlannerError("measuring needs psutil: pip install 'sublinear-planner[measure]'") from None
-    with (
-        tempfile.TemporaryDirectory(prefix="planner-measure-", ignore_cleanup_errors=True) as folder,
-        listening() as signals,
-    ):
+    reports = tempfile.TemporaryDirectory(prefix="planner-measure-", ignore_cleanup_errors=True)
+    with reports as folder, listening() as signals:
         started = time.monotonic()
         child = _start(command, folder, stdout)
         before = _kernel_peaks()
@@ -248,10 +244,8 @@ def _device_peaks(folder: Path) -> tuple[DevicePeak, ...]:
         for entry in entries:
             key = entry.uuid or entry.device
             seen = found.get(key, DevicePeak(entry.device, entry.name, 0, 0, 0))
-            allocated, reserved = (
-                entry.allocated_bytes + seen.allocated_bytes,
-                entry.reserved_bytes + seen.reserved_bytes,
-            )
+            allocated = entry.allocated_bytes + seen.allocated_bytes
+            reserved = entry.reserved_bytes + seen.reserved_bytes
             found[key] = DevicePeak(seen.device, seen.name, allocated, reserved, seen.processes + 1)
     return tuple(sorted(found.values(), key=lambda peak: peak.device))
 

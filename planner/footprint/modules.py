@@ -133,12 +133,9 @@ def break_down(graph: Graph) -> Breakdown:
         handed_on={op.name: op.outputs[0] for op in computed if op.outputs},
     )
     total = modules.pop((), None) or _Tally().row((), head=None, handed_on=None)
-    return Breakdown(
-        total=msgspec.structs.replace(total, name=graph.name, op=None, phase=None, shape=None, dtype=None),
-        modules=tuple(modules[path] for path in _nested(modules)),
-        operators=tuple(types.values()),
-        ops=tuple(ops.values()),
-    )
+    total = msgspec.structs.replace(total, name=graph.name, op=None, phase=None, shape=None, dtype=None)
+    nested = tuple(modules[path] for path in _nested(modules))
+    return Breakdown(total, nested, tuple(types.values()), tuple(ops.values()))
 
 
 def saved_readers(graph: Graph) -> dict[str, tuple[str, ...]]:
@@ -230,14 +227,8 @@ def _rows(
     heads: Mapping[Key, Op] | None = None,
     handed_on: Mapping[Key, Tensor] | None = None,
 ) -> dict[Key, Row]:
-    """Rows by key, in order of appearance.
-
-    Args:
-        keys: by op, the rows it counts in.
-        reader: the name that a row uses for a backward op.
-        unread: the rows of a parameter that no op reads.
-        heads, handed_on: by row, the op that gives its type, and the value that gives its shape.
-    """
+    """Rows by key, in order of appearance; an op counts in its `keys`, a parameter that no op reads in its `unread`."""
+    heads, handed_on = heads or {}, handed_on or {}
     tallies: dict[Key, _Tally] = {}
     saved = saved_readers(graph)
     held = _holders(graph)
@@ -255,10 +246,7 @@ def _rows(
         if op.kind == "parameter":
             for key in keys[held[op.name]] if op.name in held else unread(op):
                 tallies.setdefault(key, _Tally()).own(op)
-    return {
-        key: tally.row(key, head=(heads or {}).get(key), handed_on=(handed_on or {}).get(key))
-        for key, tally in tallies.items()
-    }
+    return {key: tally.row(key, head=heads.get(key), handed_on=handed_on.get(key)) for key, tally in tallies.items()}
 
 
 def _path(op: Op) -> Path:

@@ -42,11 +42,9 @@ def as_object(batch: int | None, found: Footprint, fits: bool | None, *, device:
 def as_text(found: Footprint) -> str:
     """The `estimate` command's answer for one graph, and `str(Footprint)`."""
     peak = found.peak
-    lines = [
-        f"{found.graph} · {found.parameters:,} parameters · {_options(found)}",
-        f"  Peak {exactly(peak.peak_bytes)} in phase {peak.phase}, op {peak.op} · {found.worst.name} iterations"
-        f" · scope {found.memory.scope}",
-    ]
+    where = f"phase {peak.phase}, op {peak.op} · {found.worst.name} iterations · scope {found.memory.scope}"
+    lines = [f"{found.graph} · {found.parameters:,} parameters · {_options(found)}"]
+    lines.append(f"  Peak {exactly(peak.peak_bytes)} in {where}")
     if found.calibration is not None:
         lines.append(f"  Calibrated: {found.calibration} = {exactly(found.calibration.needed_bytes(peak.peak_bytes))}")
     lines += _table(found.later)

@@ -56,12 +56,9 @@ class Tree:
             self.sampled_bytes = max(self.sampled_bytes, self._together_bytes(resident))
 
     def _together_bytes(self, resident: dict[Process, int]) -> int:
-        """The sum of PSS, or 0 if it may count a page twice.
-
-        Where a process ends while the others are read, its shares go to them: 0, the next sample will tell. A child
-        made by vfork shows its parent's pages as its own until it becomes another program; the youngest are read first,
-        so that the second reading finds them changed.
-        """
+        """The sum of PSS, or 0 if it may count a page twice: the shares of a process that ends go to the others."""
+        # A child made by vfork shows its parent's pages as its own until it becomes another program; the youngest are
+        # read first, so that the second reading finds them changed.
         youngest_first = sorted(resident, key=lambda process: process.create_time(), reverse=True)
         total = sum(self._share_bytes(process, resident[process]) for process in youngest_first)
         after = [self._resident_bytes(process) for process in resident]

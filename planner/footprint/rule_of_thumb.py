@@ -46,8 +46,7 @@ def rule_of_thumb(
 
     Args:
         parameters: elements.
-        activations: elements of one example: W * H * depth of each layer, outputs of fully connected ones; counted
-            twice, for their gradients.
+        activations: elements of one example: W * H * depth of each layer, outputs of fully connected ones.
         batch: examples.
         inputs: elements of one example, if they are to be counted.
         optimizer: sgd has factor 2; momentum, Adagrad and RMSProp 3; Adam 4, for its two states, though some sources
@@ -77,11 +76,8 @@ def rule_for(graph: Graph, optimizer: str | None, *, lowering: bool) -> RuleOfTh
         elif op.op in _RULE_OPS:
             activations += op.outputs[0].nbytes
             unfolded += im2col_bytes(graph, op) if lowering else 0
-    if optimizer is None:
-        targets = targets_of(graph)
-        states = max((len(target.states) for target in targets), default=0)
-        factor = 2 + states if training else 1
-    else:
-        factor = 2 + len(OPTIMIZER_STATES[optimizer])
+    held = max((len(target.states) for target in targets_of(graph)), default=0)
+    states = held if optimizer is None else len(OPTIMIZER_STATES[optimizer])
+    factor = 2 + states if training or optimizer is not None else 1
     total = factor * parameters + (2 if factor > 1 else 1) * activations + inputs + unfolded
     return RuleOfThumb("cs231n", parameters, activations, inputs, factor, unfolded, total)
