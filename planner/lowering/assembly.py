@@ -1,8 +1,7 @@
 """A DAG under construction, node by node in program order.
 
-The zoo, the importers and `differentiate` all write the schema through this one door, so that every edge carries
-`reads` and `at`, and every node its `position`: program order then survives `subgraph(...).copy()`, relabelling and
-JSON.
+The zoo, the importers and `differentiate` write the schema through this one door: every edge has `reads` and `at`, and
+every node its `position`, so program order survives `subgraph(...).copy()`, relabelling and JSON.
 """
 
 from __future__ import annotations
@@ -106,10 +105,7 @@ class Assembly:
     def batch_norm(
         self, name: str, x: Value, scale: Value, shift: Value, running: tuple[Value, Value], **further: Any
     ) -> Value:
-        """Batch normalization as training does it: with saved statistics, and the running ones updated in place.
-
-        The update is an op of its own, so that running the normalization again leaves the running statistics alone.
-        """
+        """Training's batch normalization, which can run again: an op of its own updates the running statistics."""
         statistic = TensorType((self.types[x].shape[1],), "float32")
         y = self.apply(name, "BatchNormalization", [x, scale, shift], [self.types[x], statistic, statistic], **further)
         reads, made = [*running, Value(name, 1), Value(name, 2)], [self.types[value] for value in running]
@@ -117,10 +113,7 @@ class Assembly:
         return y
 
     def dropout(self, name: str, x: Value, **further: Any) -> Value:
-        """Dropout as training does it: a bool mask is saved.
-
-        The mask can be drawn again, because the generator's state before the draw is a value of its own.
-        """
+        """Training's dropout: its bool mask is saved, or drawn again from the saved state of the generator."""
         state = self.generator_state(f"{name}.rng", **further)
         mask = TensorType(self.types[x].shape, "bool")
         return self.apply(name, "Dropout", [x, state], [self.types[x], mask], **further)

@@ -21,10 +21,8 @@ from planner.lowering.operators.lookup import Gradient
 
 # Per optimizer: names of its states, and FLOPs per parameter of one update.
 OPTIMIZERS: Final[Mapping[str, tuple[tuple[str, ...], int]]] = {
-    "sgd": ((), 2),
-    "momentum": (("momentum",), 4),
-    "adam": (("exp_avg", "exp_avg_sq"), 12),
-}
+    "sgd": ((), 2), "momentum": (("momentum",), 4), "adam": (("exp_avg", "exp_avg_sq"), 12),
+}  # fmt: skip
 
 
 def check_optimizer(optimizer: str | None) -> None:
@@ -47,27 +45,23 @@ def differentiate(
 ) -> nx.DiGraph:
     """The training step of a forward DAG: loss, backward and update ops added, dead ops pruned.
 
-    Each op `X` on a path from a trainable resident to the loss gets one op `X.bwd` with an output per gradient it must
-    make, reading only what those need. A gradient that passes unchanged makes no op. Gradients of a value read more
-    than once are summed by a left fold of adds that may work in place. Updates wait for everything before them through
-    one barrier.
+    Each op `X` on a path from a trainable resident to the loss gets one op `X.bwd` with an output per gradient, reading
+    only what those need. A gradient that passes unchanged makes no op. Gradients of a value read more than once are
+    summed by a left fold of adds that may work in place. One barrier makes all updates wait for everything else.
 
     Costs are roofline seconds on `forward.graph["device"]` (default "a100") where op type, FLOPs and shapes are known.
-    Elsewhere a backward op costs the forward op times the gradients made, and adds, updates and the loss the schema's
-    default, 1.0.
+    Elsewhere a backward op costs the forward op times the gradients made; adds, updates and the loss cost 1.0.
 
     Args:
         forward: the DAG; nodes and their attributes are kept. Without `op` a node needs `saves`, and `at` on its edges
             if it has several reads and `saves` names inputs. A missing dtype counts as float.
-        loss: name of the value that is the loss, of one element. Default: the one unread output of phase "loss"; if
-            there is no such phase, an op `loss` is added that reads all unread float outputs a trainable resident
-            reaches.
+        loss: name of the value that is the loss, of one element. Default: the one unread output of phase "loss";
+            without that phase an op `loss` is added that reads all unread float outputs a trainable resident reaches.
         trainable: names of residents that get gradients. Default: all float parameters. For inputs and states
             the gradient becomes an output and nothing is updated.
         optimizer: "sgd" (no state), "momentum" (one), "adam" (two), or None: parameter gradients become outputs.
     Returns:
-        A DAG whose `graph["pruned"]` names what neither the loss, nor an explicit output, nor the update of a resident
-        needs.
+        A DAG whose `graph["pruned"]` names what no loss, explicit output or update of a resident needs.
     Raises:
         GraphError: names the node: no rule for its op, a cycle, a graph that has a backward pass, a loss that is not
             one float, an unknown name, or no trainable resident that reaches the loss.
@@ -247,10 +241,6 @@ def _same_type(a: Tensor, b: Tensor) -> bool:
 
 def _types(tensors: Sequence[Tensor]) -> dict[str, Any]:
     """`nbytes`, and `shape` and `dtype` where known, of a node whose outputs are like these tensors."""
-    columns: dict[str, list[Any]] = {
-        "nbytes": [tensor.nbytes for tensor in tensors],
-        "shape": [tensor.shape for tensor in tensors],
-        "dtype": [tensor.dtype for tensor in tensors],
-    }
+    columns = {key: [getattr(tensor, key) for tensor in tensors] for key in ("nbytes", "shape", "dtype")}
     known = {key: column for key, column in columns.items() if None not in column}
     return {key: column[0] if len(column) == 1 else tuple(column) for key, column in known.items()}

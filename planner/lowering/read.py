@@ -143,9 +143,8 @@ def _hashable(value: Any, where: str) -> Any:
     try:
         hash(key)
     except TypeError:
-        raise GraphError(
-            f"{where} has the id {shown(value, 80)}; an id is a string, a number or a list of them"
-        ) from None
+        expected = "an id is a string, a number or a list of them"
+        raise GraphError(f"{where} has the id {shown(value, 80)}; {expected}") from None
     return key
 
 

@@ -294,10 +294,8 @@ def _wiring(
                 raise _bad_edge(source, target, f" reads output {output}, but {source!r} has {count} outputs")
             reads[target].append((None if at is None else at[k], names[source], output))
     single = {names[node]: nodes[node]["count"] == 1 for node in nodes}
-    return {
-        node: (_by_position(node, nodes[node], reads[node], single), tuple(sorted(after.get(node, ()))))
-        for node in nodes
-    }
+    waits = {node: tuple(sorted(after.get(node, ()))) for node in nodes}
+    return {node: (_by_position(node, nodes[node], reads[node], single), waits[node]) for node in nodes}
 
 
 def _bad_edge(source: Hashable, target: Hashable, what: str) -> GraphError:

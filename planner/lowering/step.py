@@ -183,9 +183,7 @@ class _Writer:
         running = dict(self.buffers)
 
         def value(name: str) -> str:
-            if graph.producer[name].resident:
-                return start.get(name, name)
-            return name + suffix
+            return start.get(name, name) if graph.producer[name].resident else name + suffix
 
         for op in graph.ops:
             if op.resident or op.name in self.updates or (op.phase == "update" and not last):

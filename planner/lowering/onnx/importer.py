@@ -32,19 +32,17 @@ def from_onnx(
     """The DAG of an ONNX file, with backward and update unless `training=False`.
 
     What only touches constants is folded, but for what is computed from weights: that is an op of each step, or a view
-    of the weight. `onnx_layout.Layout` says which stored tensors are weights; the others are states. Shape arguments
+    of the weight. `onnx.layout.Layout` says which stored tensors are weights; the others are states. Shape arguments
     are no tensors, what no output needs is pruned. In training, batch normalization uses batch statistics and updates
     the running ones, dropout draws a mask that can be drawn again from a saved generator state, max pooling keeps
     indices, and a recurrent layer the gates of each step; a generic loss reads the outputs.
 
-    A file that holds its own backward pass is read as the step it is: see `onnx_training`. No optimizer is added to it
-    then.
+    A file that holds its own backward pass is read as the step it is, without an optimizer: see `onnx.training`.
 
     Args:
         path: the file; nothing in it is run, and weights are not needed.
         batch: dimension 0 of all inputs, types inferred anew; None: as in the file.
-        dims: sizes of named dimensions, such as {"height": 224}; {"x:2": 224} is dimension 2 of input x, whatever its
-            name.
+        dims: sizes of named dimensions, such as {"height": 224}; {"x:2": 224} is dimension 2 of input x.
         training: False gives the forward graph as inference runs it.
         optimizer: see `differentiate`.
         device: costs are seconds on it.
@@ -53,7 +51,7 @@ def from_onnx(
         ConstantOfShape), folded nodes, params (elements of weights and, bn_stats of them, running statistics),
         act_elems and act_bytes (non-constant outputs of known size), and lists ignored initializers and pruned nodes
         and outputs. Of a training step: nodes, forward_nodes (before the first gradient op), grad_ops, trainable
-            (elements), saved_tensors and saved_elems (forward values that backward reads).
+        (elements), saved_tensors and saved_elems (forward values that backward reads).
     Raises:
         GraphError: names the file and the node: unreadable, an op without a rule, a value without a size, or a Reshape
             that has another batch frozen in.
@@ -69,8 +67,7 @@ def from_onnx(
         sizes = infer_sizes(model, batch=batch, dims=dims)
         if layout.is_step:
             return Step(layout, sizes, Path(path), device=device).build()
-        importer = _Importer(layout, sizes, Path(path), training=training, device=device)
-        graph = importer.build()
+        graph = _Importer(layout, sizes, Path(path), training=training, device=device).build()
         return differentiate(graph, optimizer=optimizer) if training else graph
     except GraphError as error:
         raise GraphError(f"{path}: {' '.join(str(error).split())}") from None  # an op type may hold a line break
@@ -111,11 +108,9 @@ class _Importer:
         residents = [draft.graph.nodes[node] for node, kind in draft.graph.nodes(data="kind") if kind == "parameter"]
         weights = [TensorType(found["shape"], found["dtype"]) for found in residents]
         statistics = [TensorType(self._size(name, "constant").shape) for name in self.statistics if name in self.values]
-        self.source.update(
-            params=sum(size.elements for size in (*weights, *statistics)),
-            bn_stats=sum(statistic.elements for statistic in statistics),
-            pruned=tuple(self.pruned),
-        )
+        params = sum(size.elements for size in (*weights, *statistics))
+        bn_stats = sum(statistic.elements for statistic in statistics)
+        self.source.update(params=params, bn_stats=bn_stats, pruned=tuple(self.pruned))
         draft.graph.graph.update(source=self.source, pruned=tuple(self.pruned))
         return draft.graph
 

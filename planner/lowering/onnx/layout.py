@@ -135,12 +135,10 @@ class Layout:
         return names
 
     def reads(self, node: Any) -> list[str]:
-        """The tensors a node reads: no shape arguments, no omitted inputs.
-
-        The backward pass of a training step keeps shapes as values; there only constants are arguments.
-        """
+        """The tensors a node reads: no shape arguments, no omitted inputs."""
         row = ONNX_OPERATORS.get(op_type(node))
         static = row.static if row is not None else ()
+        # The backward pass of a training step keeps shapes as values: only constants are arguments there.
         values = {i for i in static if self.is_step and i < len(node.input) and node.input[i] not in self.constants}
         return [name for i, name in enumerate(node.input) if name and (i not in static or i in values)]
 

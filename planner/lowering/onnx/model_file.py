@@ -23,7 +23,6 @@ _DTYPES: Final[Mapping[str, str]] = {
     "FLOAT": "float32", "DOUBLE": "float64", "FLOAT8E4M3FN": "float8_e4m3fn", "FLOAT8E5M2": "float8_e5m2",
 }  # fmt: skip
 
-
 # Types of all values for one choice of the free dimensions; None where inference found none.
 Sizes = Mapping[str, Optional[TensorType]]
 
@@ -69,11 +68,7 @@ def read_model(path: Path) -> Any:
 
 
 def _check(model: Any) -> None:
-    """Refuse what inference would read as something else.
-
-    Raises:
-        GraphError: two inputs or initializers of one name, a size below 0, a sparse initializer, a future operator set.
-    """
+    """Refuse what inference would misread: a name given twice, sizes below 0, sparse tensors, future operator sets."""
     from onnx import defs
 
     newest = defs.onnx_opset_version()
@@ -96,11 +91,7 @@ def _check(model: Any) -> None:
 
 
 def _inlined(model: Any) -> Any:
-    """The model with the file's own functions written out where they are called.
-
-    Raises:
-        GraphError: one calls itself, or cannot be written out.
-    """
+    """The model with the file's own functions written out where they are called; a GraphError if one cannot be."""
     from onnx import inliner
 
     try:
@@ -110,11 +101,7 @@ def _inlined(model: Any) -> Any:
 
 
 def _load_argument(tensor: Any, folder: Path) -> None:
-    """Read a small external tensor, which may be a shape whose value inference needs; its size stands in the file.
-
-    Raises:
-        GraphError: its bytes are not there.
-    """
+    """Read a small external tensor, which may be a shape that inference needs; a GraphError if its bytes are lost."""
     import onnx
     from onnx.external_data_helper import load_external_data_for_tensor
 
@@ -259,11 +246,7 @@ def _infer(model: Any, shapes: Mapping[str, tuple[int, ...]], *, strict: bool) -
 
 
 def _types_of(bare: Any, *, strict: bool) -> dict[str, TensorType | None]:
-    """What onnx's inference finds, for every value of a structure.
-
-    Raises:
-        GraphError: it fails.
-    """
+    """What onnx's inference finds, for every value of a structure; a GraphError if it fails."""
     from onnx import shape_inference
 
     try:
@@ -321,10 +304,7 @@ def check_dtype(size: TensorType, name: str, where: str) -> None:
 
 
 def _check_reshapes(model: Any, before: Sizes, after: Sizes, batch: int) -> None:
-    """Refuse a Reshape whose target has the file's batch written into it.
-
-    At another batch it fails, or fits the batch into another dimension, or drops it, and what follows does not scale.
-    """
+    """Refuse a Reshape whose target has the file's batch in it: at another batch it fails, or what follows is wrong."""
     for node in (node for node in model.graph.node if node.op_type == "Reshape"):
         old_in, old_out = before.get(node.input[0]), before.get(node.output[0])
         new_in, new_out = after.get(node.input[0]), after.get(node.output[0])

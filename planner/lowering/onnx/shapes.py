@@ -76,9 +76,7 @@ def held_inputs(nodes: Iterable[Any]) -> dict[str, str]:
 def stand_ins(nodes: Iterable[Any]) -> list[Any]:
     """The nodes, with each op of `TRAINING_OPS` replaced by standard ops that make the same names with the same types.
 
-    So are ops of the standard for which its own inference finds no types.
-
-    What an op differentiates is looked up in the forward pass; a name whose forward twin is missing stays untyped.
+    So are standard ops that inference cannot type. A name whose twin is missing in the forward pass stays untyped.
     """
     from onnx import helper
 

@@ -12,22 +12,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from planner.lowering.operators import flops, sizes
+from planner.lowering.operators import flops, onnx_rows, sizes
 from planner.lowering.operators import movement as moves
 from planner.lowering.operators.flops import no_flops, per_element, per_input_element
-from planner.lowering.operators.onnx_rows import (
-    FREE,
-    IN,
-    LIKE,
-    ONNX_OPERATORS,
-    OUT,
-    PASS,
-    SUM,
-    VIEW,
-    from_input,
-    from_output,
-    moved,
-)
+from planner.lowering.operators.onnx_rows import FREE, IN, LIKE, ONNX_OPERATORS, OUT, PASS, SUM, VIEW, moved
 from planner.lowering.operators.rows import ANY_COUNT, Gradient, Operator, Params, Ref, Sizes, TensorType, Types, each
 
 
@@ -124,17 +112,17 @@ _ELEMENTWISE: Final[Mapping[str, Operator]] = {
     "rsub": Operator((FREE, PASS), per_element(1), sizes.broadcast, inplace=(0, 1)),
     **each("clamp.Tensor clamp_min.Tensor clamp_max.Tensor",
         Operator(_all(3, *IN[:3]), per_element(2), sizes.broadcast, optional=(2,))),
-    "rsqrt": from_output(2),
-    "expm1": from_output(4),
-    **each("log1p log2 log10", from_input(4)),
-    "sgn": replace(from_input(1), gradients=_all(1, IN[0], OUT[0])),
+    "rsqrt": onnx_rows.from_output(2),
+    "expm1": onnx_rows.from_output(4),
+    **each("log1p log2 log10", onnx_rows.from_input(4)),
+    "sgn": replace(onnx_rows.from_input(1), gradients=_all(1, IN[0], OUT[0])),
     "mul": _MULTIPLY,
     "div": _DIVIDE,
     "floor_divide": Operator((), per_element(2), sizes.broadcast, inplace=(0, 1)),
     **each("remainder fmod", replace(ONNX_OPERATORS["Mod"], optional=(1,))),
     "pow": Operator(_all(2, IN[0], IN[1], OUT[0]), per_element(8), sizes.broadcast, inplace=(0,)),
-    "pow.Tensor_Scalar": from_input(8),
-    "pow.Scalar": replace(from_output(8), gradients=_all(1, IN[0], OUT[0])),  # a number to the power of a tensor
+    "pow.Tensor_Scalar": onnx_rows.from_input(8),
+    "pow.Scalar": replace(onnx_rows.from_output(8), gradients=_all(1, IN[0], OUT[0])),  # a number to a tensor's power
     "xlogy": Operator(_all(2, IN[0], IN[1]), per_element(5), sizes.broadcast, inplace=(0,)),
     **each("maximum minimum atan2", Operator(_all(2, IN[0], IN[1]), per_element(1), sizes.broadcast, inplace=(0, 1))),
     "addcmul": Operator((PASS, Gradient((IN[2],)), Gradient((IN[1],))), per_element(3), sizes.broadcast, inplace=(0,)),
@@ -157,8 +145,7 @@ _PRODUCTS: Final[Mapping[str, Operator]] = {
     "convolution": Operator(_all(3, IN[0], IN[1]), flops.conv, sizes.conv),
     # The scores are made tile by tile and never stored. A mask is input 3, and only one of these differentiates it.
     "_scaled_dot_product_flash_attention_for_cpu": _FLASH,
-    # (y, log of the sum of exponentials, random state, unused, debug mask); of equally long sequences, whose lengths
-    # are no tensors.
+    # (y, log of the sum of exponentials, random state, unused, debug mask), of sequences of one length.
     "_scaled_dot_product_flash_attention": replace(_FLASH, gradients=_all(3, *IN[:3], *OUT[:4]), sizes=_flash_sizes,
         optional=(), optional_outputs=(2, 3, 4), state=3, outputs=5),
     # (y, log of the sum of exponentials, seed, offset).
@@ -167,13 +154,11 @@ _PRODUCTS: Final[Mapping[str, Operator]] = {
     # The same, and a debug mask.
     "_scaled_dot_product_cudnn_attention": replace(_FLASH, gradients=_all(3, *IN[:4], *OUT[:4]), sizes=_cudnn_sizes,
         optional_outputs=(2, 3, 4), outputs=5),
-    # (x, weights, recurrent weights, two biases, h, c) -> (hidden states, h, c, what the library keeps). FLOPs: the
-    # products.
+    # (x, weights, recurrent weights, two biases, h, c) -> (hidden states, h, c, the library's own). FLOPs: products.
     "mkldnn_rnn_layer": Operator(_all(7, *IN[:7], *OUT[:4]), flops.layer(1), None, flows=(0, 1, 2), outputs=4),
     # (gates of x, gates of h, c, two biases) -> (h, c, the four gates).
     "_thnn_fused_lstm_cell": Operator(_all(5, *IN[:5], *OUT[1:3]), per_input_element(4), sizes.like(2, 2, 0),
-        optional=(3, 4), flows=(0, 1), outputs=3
-    ),
+        optional=(3, 4), flows=(0, 1), outputs=3),
 }  # fmt: skip
 
 _NORMALIZATIONS: Final[Mapping[str, Operator]] = {
@@ -196,8 +181,7 @@ _NORMALIZATIONS: Final[Mapping[str, Operator]] = {
         _rms_sizes, optional=(1,), outputs=2),
     **_onnx("_softmax=Softmax _log_softmax=LogSoftmax _safe_softmax=Softmax"),
     "native_dropout": Operator(_all(1, OUT[1]), per_element(2), sizes.with_mask, inplace=(0,), inplace_backward=True,
-        state=1, chance="train", outputs=2
-    ),
+        state=1, chance="train", outputs=2),
 }  # fmt: skip
 
 _LOSSES: Final[Mapping[str, Operator]] = {
@@ -218,7 +202,7 @@ _WINDOWS: Final[Mapping[str, Operator]] = {
     "adaptive_max_pool2d": Operator(_all(1, IN[0], OUT[1]), per_input_element(1), sizes.with_indices(sizes.resized),
         outputs=2),
     **each("upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d"
-        " _upsample_bilinear2d_aa" " upsample_trilinear3d", Operator((FREE,), per_element(8), sizes.resized)),
+        " _upsample_bilinear2d_aa upsample_trilinear3d", Operator((FREE,), per_element(8), sizes.resized)),
     **each("upsample_bicubic2d _upsample_bicubic2d_aa", Operator((FREE,), per_element(32), sizes.resized)),
     **each("reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d",
         Operator(_all(1, IN[0]), no_flops, moves.aten_padded)),

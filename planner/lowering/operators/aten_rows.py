@@ -1,10 +1,8 @@
 """The operator table, PyTorch's names: the ops of captured training graphs, forward, backward and update.
 
 A node's reads are the op's tensor arguments in the order of its schema, absent ones and numbers left out, lists one
-behind the other; its outputs are the tensors it returns. Where an op is the same as one of ONNX, it is that row. What
-differs is what PyTorch
-keeps: one backward op makes all gradients of an op, so each of them reads all that the op reads, and some of it for its
-shape only. Overloads share a row, but for those named here.
+behind the other; its outputs are the tensors it returns. Where an op is the same as one of ONNX, it is that row;
+`aten_forward` says what differs. Overloads share a row, but for those named here.
 
 Source: autograd and `flop_counter` of torch 2.13.0, asked op by op: `bench/aten_facts.py`.
 """
@@ -20,7 +18,7 @@ from planner.lowering.operators import flops, sizes
 from planner.lowering.operators import movement as moves
 from planner.lowering.operators.aten_forward import FORWARD
 from planner.lowering.operators.flops import no_flops, per_element, per_input_element, per_output
-from planner.lowering.operators.onnx_rows import LIKE, draw, flat, from_input, from_output
+from planner.lowering.operators.onnx_rows import BY_VALUES, LIKE, draw, flat, from_input, from_output
 from planner.lowering.operators.rows import ANY_COUNT, Count, Operator, Params, Sizes, TensorType, Types, each
 
 
@@ -41,11 +39,7 @@ def _masked(*like: int) -> Sizes:
 
 
 def _in_place(row: Operator) -> Operator:
-    """The in-place form of an op, with an underscore: output 0 is the new version of input 0.
-
-    A gradient that reads input 0 needs its old version, which is gone: PyTorch saves a copy of it first. A graph must
-    have that copy as a node; one without it is refused, because it reads what was overwritten.
-    """
+    """The in-place form of an op: output 0 is the new version of input 0, of which a graph saves a copy to read."""
     return replace(row, sizes=LIKE, inplace=(), inplace_backward=False, updates=((0, 0),))
 
 
@@ -166,28 +160,15 @@ _OPTIMIZERS: Final[Mapping[str, Operator]] = {
     "_fused_adagrad_": _fused(4, 3, 2),
 }  # fmt: skip
 
+_TABLES: Final = (FORWARD, _FACTORIES, _BACKWARD, _IN_PLACE, _OPTIMIZERS)
 ATEN_OPERATORS: Final[Mapping[str, Operator]] = MappingProxyType(
-    {
-        f"aten.{name}": row
-        for table in (FORWARD, _FACTORIES, _BACKWARD, _IN_PLACE, _OPTIMIZERS)
-        for name, row in table.items()
-    }
-)
-
-_BY_VALUES: Final = (
-    "the size of its output depends on the values it reads, and sizes must be known before the step runs"
+    {f"aten.{name}": row for table in _TABLES for name, row in table.items()}
 )
 
 #: Ops that cannot have a row, each with the reason.
-ATEN_REFUSED: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        **dict.fromkeys(
-            ("aten.nonzero", "aten.masked_select", "aten.unique_dim", "aten._unique2", "aten.repeat_interleave"),
-            _BY_VALUES,
-        ),
-        **dict.fromkeys(
-            ("aten._local_scalar_dense", "aten.item"),
-            "it hands a number to Python, and what happens next depends on it; capture it out",
-        ),
-    }
-)
+ATEN_REFUSED: Final[Mapping[str, str]] = MappingProxyType({
+    **dict.fromkeys(("aten.nonzero", "aten.masked_select", "aten.unique_dim", "aten._unique2",
+        "aten.repeat_interleave"), BY_VALUES),
+    **dict.fromkeys(("aten._local_scalar_dense", "aten.item"),
+        "it hands a number to Python, and what happens next depends on it; capture it out"),
+})  # fmt: skip

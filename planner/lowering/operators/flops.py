@@ -42,11 +42,8 @@ def added(inputs: Types, outputs: Types, params: Params) -> int:
 
 
 def conv(inputs: Types, outputs: Types, params: Params) -> int:
-    """The weight is (Cout, Cin / groups, *kernel): each output element is a dot product of its last axes.
-
-    `aten.convolution` with `transposed` is `conv_transpose`.
-    """
-    spread = inputs[0] if params.get("transposed") else outputs[0]
+    """The weight is (Cout, Cin / groups, *kernel): each output element is a dot product of its last axes."""
+    spread = inputs[0] if params.get("transposed") else outputs[0]  # aten.convolution is both
     return 2 * spread.elements * math.prod(inputs[1].shape[1:])
 
 

@@ -1,7 +1,7 @@
 """The operator table: what each op costs, may overwrite, and what its gradients read.
 
-The one place that looks a row up. Rows are declared by standard: `onnx_operators` has ONNX's, `aten` PyTorch's; what a
-row says is in `rows`. An op without a row is an error, never a guess.
+The one place that looks a row up. `onnx_rows` has the rows of ONNX, `aten_rows` those of PyTorch; what a row says is in
+`rows`. An op without a row is an error, never a guess.
 """
 
 from __future__ import annotations
@@ -121,18 +121,12 @@ def attributes(
         raise GraphError(f"node {node!r}: the rule of {op!r} is for at most {row.inputs} inputs, not {len(inputs)}")
     given = params or {}
     flops = row.flops(inputs, outputs, given)
-    made = tuple(value.nbytes for value in outputs)
     if row.moved is not None:
         moved = row.moved(inputs, outputs, given)
     else:
-        moved = 0 if row.view else sum(made) + sum(value.nbytes for value in inputs)
-    found: dict[str, Any] = {
-        "op": op,
-        **output_types(outputs),
-        "flops": flops,
-        "cost": roofline_seconds(device, flops=flops, bytes_moved=moved, dtype=outputs[0].dtype),
-        "phase": phase,
-    }
+        moved = 0 if row.view else sum(value.nbytes for value in (*outputs, *inputs))
+    seconds = roofline_seconds(device, flops=flops, bytes_moved=moved, dtype=outputs[0].dtype)
+    found: dict[str, Any] = {"op": op, **output_types(outputs), "flops": flops, "cost": seconds, "phase": phase}
     if row.view:
         found["view"] = tuple((0, k) for k in range(len(outputs)))
     if row.workspace is not None and (nbytes := row.workspace(inputs, outputs, given)):
@@ -154,10 +148,5 @@ def attributes(
 
 def output_types(outputs: Sequence[TensorType]) -> dict[str, Any]:
     """`nbytes`, `shape` and `dtype` of a node: plain for one output, tuples for several."""
-    if len(outputs) == 1:
-        return {"nbytes": outputs[0].nbytes, "shape": outputs[0].shape, "dtype": outputs[0].dtype}
-    return {
-        "nbytes": tuple(value.nbytes for value in outputs),
-        "shape": tuple(value.shape for value in outputs),
-        "dtype": tuple(value.dtype for value in outputs),
-    }
+    columns = {key: tuple(getattr(value, key) for value in outputs) for key in ("nbytes", "shape", "dtype")}
+    return {key: column[0] if len(column) == 1 else column for key, column in columns.items()}

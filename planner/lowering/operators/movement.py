@@ -260,11 +260,7 @@ def none_read(inputs: Types, outputs: Types, params: Params) -> int:
 
 
 def written_in_place(count: int, *, rows: bool = False) -> Count:
-    """(x, indices, values), in place: nothing of x is touched but where the indices point, and that so many times.
-
-    Args:
-        rows: an index is a row of x, and not an element.
-    """
+    """(x, indices, values), in place: only the elements of x, or its `rows`, at the indices move, so many times."""
 
     def moved(inputs: Types, outputs: Types, params: Params) -> int:
         each = inputs[0].elements // max(inputs[0].shape[0], 1) if rows and inputs[0].shape else 1

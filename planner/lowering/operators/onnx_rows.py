@@ -80,13 +80,11 @@ def _normalized(count: int, sizes_of: Sizes = LIKE) -> Operator:
 def _recurrent(
     gates: int, pointwise: int, parts: int, outputs: int, cell: tuple[Ref, ...], *, inputs: int = 5
 ) -> Operator:
-    """A recurrent layer; the last output is what training keeps of each step.
+    """A recurrent layer; the last output is what the gradients need of each step.
 
-    These are the values that the gradients need, counted as an activation, and no more: a library's own reserve
-    (cuDNN's, oneDNN's) has a size that only the library tells, with padding and values that could be computed again,
-    and so has its workspace. Neither is counted; `Footprint.not_counted` says so, and a calibration takes them in.
-
-    Inputs: x, weights, recurrent weights, bias, first hidden state, and for an LSTM first cell and peepholes.
+    The reserve and the workspace of a library are not counted, as only the library tells them: see
+    `Footprint.not_counted`; a calibration takes them in. Inputs: x, weights, recurrent weights, bias, first hidden
+    state, and for an LSTM first cell and peepholes.
 
     Args:
         parts: values kept a step and hidden unit.
@@ -144,31 +142,26 @@ _PRODUCTS: Final[Mapping[str, Operator]] = {
     # stored (Dao et al. 2022). Backward: 3 times the forward here, 2.5 in truth.
     "FusedAttention": Operator((_ATTENTION, _ATTENTION, _ATTENTION), flops.attention, sizes.attention, outputs=2,
         fewer=Operator((Gradient(IN[:3]),) * 3, flops.attention, _outputs(sizes.attention, 1))),
-    # (q, k, v, mask) -> y: nothing is kept, the backward makes the scores again. With more outputs: the keys and values
-    # of the past too.
+    # (q, k, v, mask) -> y: nothing is kept, the backward makes the scores again. More outputs: past keys and values.
     "Attention": Operator(_AGAIN, flops.attention, None, workspace=_scores_bytes, optional=(3, 4, 5),
         untrained=(3, 4, 5), outputs=3, fewer=Operator(_AGAIN, flops.attention, _outputs(sizes.attention, 1),
         workspace=_scores_bytes, optional=(3, 4, 5))),
-    # LSTM keeps the four gates and the cell of each step, GRU its three gates and what the hidden state adds to the
-    # last of them.
+    # Kept of each step: LSTM's four gates and cell, GRU's three gates and what the hidden state adds to the last.
     "LSTM": _recurrent(4, 14, 5, 4, (IN[2], OUT[3]), inputs=7),
     "GRU": _recurrent(3, 12, 4, 3, (IN[2], IN[4], OUT[0], OUT[2])),
     "RNN": _recurrent(1, 4, 0, 2, (IN[2], OUT[0])),
 }  # fmt: skip
 
 _NORMALIZATIONS: Final[Mapping[str, Operator]] = {
-    # Training: (x, scale, shift) -> (y, saved mean, saved 1/std). Inference: the running mean and variance are inputs 3
-    # and 4.
+    # Training: (x, scale, shift) -> (y, saved mean, saved 1/std). Inference: running mean and variance at inputs 3, 4.
     "BatchNormalization": Operator((Gradient((IN[0], IN[1], OUT[1], OUT[2])), Gradient((IN[0], OUT[1], OUT[2])), SUM),
         per_element(7), sizes.statistics(sizes.channels), outputs=3,
         fewer=Operator((Gradient((IN[1], IN[4])), Gradient((IN[0], IN[3], IN[4])), SUM), per_element(2), LIKE,
         inplace=(0,))),
-    # (running mean, running variance, batch mean, batch 1/std) -> new running mean and variance: the effect of batch
-    # normalization.
+    # (running mean, running variance, batch mean, batch 1/std) -> new running mean and variance.
     "UpdateStatistics": Operator((), per_element(6), sizes.like(0, 1), updates=((0, 0), (1, 1)), recomputable=False,
         outputs=2),
-    # (x, scale, shift) -> (y, mean, 1/std), each row by itself; with one output the backward finds the statistics
-    # again.
+    # (x, scale, shift) -> (y, mean, 1/std) of each row; with one output the backward finds the statistics again.
     "LayerNormalization": Operator((Gradient((IN[0], IN[1], OUT[1], OUT[2])), Gradient((IN[0], OUT[1], OUT[2])), SUM),
         per_element(8), sizes.statistics(sizes.rows), outputs=3, fewer=_normalized(8)),
     "InstanceNormalization": _normalized(8),
@@ -183,8 +176,7 @@ _NORMALIZATIONS: Final[Mapping[str, Operator]] = {
     # (x, generator state) -> (y, bool mask); with one output it is the identity of inference.
     "Dropout": Operator((Gradient((OUT[1],)),), per_element(2), sizes.with_mask, inplace=(0,), inplace_backward=True,
         state=1, static=(1, 2), outputs=2, fewer=Operator((PASS,), no_flops, LIKE, view=True, static=(1, 2))),
-    # (logits, int64 labels, weights) -> (loss, log-probabilities): exp of the latter minus the one-hot label is the
-    # gradient.
+    # (logits, int64 labels, weights) -> (loss, log-probabilities); the gradient is exp of these minus one-hot labels.
     "SoftmaxCrossEntropyLoss": Operator((Gradient((OUT[1], IN[1], IN[2])),), per_input_element(5),
         sizes.with_second(sizes.label_loss, 0), optional=(2,), outputs=2,
         fewer=Operator((Gradient((IN[0], IN[1], IN[2])),), per_input_element(5), sizes.label_loss, optional=(2,))),
@@ -193,8 +185,7 @@ _NORMALIZATIONS: Final[Mapping[str, Operator]] = {
 }  # fmt: skip
 
 _WINDOWS: Final[Mapping[str, Operator]] = {
-    # With its int64 indices the backward needs nothing else; without, it finds the maximum again (as cuDNN and MXNet
-    # do).
+    # With its int64 indices the backward needs nothing else; without, it finds the maximum again, as cuDNN's does.
     "MaxPool": Operator((Gradient((OUT[1],)),), flops.pool, sizes.with_indices(sizes.pool), outputs=2,
         fewer=Operator((Gradient((IN[0], OUT[0])),), flops.pool, sizes.pool)),
     "AveragePool": Operator((FREE,), flops.pool, sizes.pool),
@@ -264,8 +255,7 @@ _REDUCTIONS: Final[Mapping[str, Operator]] = {
     # (x) -> (values, int64 indices): the gradient goes back to where the values came from.
     "TopK": Operator((Gradient((OUT[1],), flops="elements"),), flops.sort, moves.top, static=(1,), outputs=2),
     "Det": Operator((Gradient((IN[0], OUT[0])),), per_input_element(2),
-        lambda inputs, params: (inputs[0]._replace(shape=inputs[0].shape[:-2]),)
-    ),
+        lambda inputs, params: (inputs[0]._replace(shape=inputs[0].shape[:-2]),)),
 }  # fmt: skip
 
 _MOVES: Final[Mapping[str, Operator]] = {
@@ -286,8 +276,7 @@ _MOVES: Final[Mapping[str, Operator]] = {
     "ReverseSequence": Operator((Gradient((IN[1],)),), no_flops, LIKE),
     # One backward op joins the gradients of all outputs.
     "Split": Operator((FREE,), no_flops, moves.split, flows=None, static=(1,), outputs=ANY_COUNT),
-    # (table, int64 indices): an embedding. Only the rows asked for are read; the gradient is as large as the table, and
-    # written whole.
+    # (table, int64 indices): an embedding. Only the rows asked for are read; the gradient is a whole table.
     "Gather": Operator((_AT, None), no_flops, moves.gathered, moved=moves.part_moved),
     "GatherElements": Operator((_AT, None), no_flops, moves.gathered_elements, moved=moves.part_moved),
     "GatherND": Operator((_AT, None), no_flops, moves.gathered_slices, moved=moves.part_moved),
@@ -330,35 +319,24 @@ ONNX_OPERATORS: Final[Mapping[str, Operator]] = MappingProxyType(
     {**_PRODUCTS, **_NORMALIZATIONS, **_WINDOWS, **_ELEMENTWISE, **_REDUCTIONS, **_MOVES, **_GRADIENTS}
 )
 
-_BY_VALUES: Final = (
-    "the size of its output depends on the values it reads, and sizes must be known before the step runs"
-)
+BY_VALUES: Final = "the size of its output depends on the values it reads, and sizes must be known before the step runs"
 _SEQUENCES: Final = "it makes or reads a sequence, an optional or a string, which is no tensor of known size"
 _QUANTIZED: Final = "it works on quantized integers, and has no gradient; export the model in floating point"
 _SUBGRAPHS: Final = "which of its subgraphs runs, and how often, depends on what is fed; export the branch you run"
 
 #: Refused even where they fold: what they make of stored integers is no weight that is trained.
-QUANTIZED_OPS: Final = frozenset(
-    (
-        "MatMulInteger",
-        "ConvInteger",
-        "QLinearConv",
-        "QLinearMatMul",
-        "QuantizeLinear",
-        "DequantizeLinear",
-        "DynamicQuantizeLinear",
-    )
-)
+QUANTIZED_OPS: Final = frozenset({
+    "MatMulInteger", "ConvInteger", "QLinearConv", "QLinearMatMul", "QuantizeLinear", "DequantizeLinear",
+    "DynamicQuantizeLinear",
+})  # fmt: skip
 
 #: Ops that cannot have a row, each with the reason.
-REFUSED: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        **dict.fromkeys(("NonZero", "Unique", "Compress", "NonMaxSuppression", "Range"), _BY_VALUES),
-        **dict.fromkeys(("SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert",
-            "SequenceLength", "SequenceMap", "ConcatFromSequence", "SplitToSequence", "Optional", "OptionalGetElement",
-            "OptionalHasElement", "StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch",
-            "TfIdfVectorizer", "ImageDecoder"), _SEQUENCES),
-        **dict.fromkeys(sorted(QUANTIZED_OPS), _QUANTIZED),
-        **dict.fromkeys(("If", "Loop", "Scan"), _SUBGRAPHS),
-    }
-)  # fmt: skip
+REFUSED: Final[Mapping[str, str]] = MappingProxyType({
+    **dict.fromkeys(("NonZero", "Unique", "Compress", "NonMaxSuppression", "Range"), BY_VALUES),
+    **dict.fromkeys(("SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert",
+        "SequenceLength", "SequenceMap", "ConcatFromSequence", "SplitToSequence", "Optional", "OptionalGetElement",
+        "OptionalHasElement", "StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch", "TfIdfVectorizer",
+        "ImageDecoder"), _SEQUENCES),
+    **dict.fromkeys(sorted(QUANTIZED_OPS), _QUANTIZED),
+    **dict.fromkeys(("If", "Loop", "Scan"), _SUBGRAPHS),
+})  # fmt: skip

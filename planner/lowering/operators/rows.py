@@ -104,20 +104,16 @@ class Operator:
         optional_outputs: outputs that a node may lack, likewise.
         inputs: the most inputs the row is true for; None: any number.
         flows: outputs whose gradients the row accounts for; None: all, which one backward op joins.
-        inplace: inputs that output 0 may overwrite where types are equal (memory model, rule 10, decides if it
-            happens).
+        inplace: inputs that output 0 may overwrite where types are equal and rule 10 of the memory model allows it.
         inplace_backward: a lone gradient may overwrite the gradient of the output.
         view: every output shares the storage of input 0 and nothing is computed.
-        updates: pairs (input, output): the output is the input's new version in the same storage. With `lists`, pairs
-            of lists.
+        updates: pairs (input, output), of lists with `lists`: the output is the input's new version in its storage.
         lists: the inputs are so many lists of equal length, one behind the other.
         recomputable: False: an effect, which must happen once.
-        state: input position of the saved generator state that a random draw reads; without that input it is not
-            recomputable.
+        state: input position of the saved generator state that a draw reads; without that input it runs only once.
         chance: the parameter that says whether it draws at all, where it is not 0.
         static: inputs that are arguments (a target shape, a ratio), not tensors; importers drop them.
-        untrained: inputs where a tensor stored in a file is no weight, though its gradient is known: initial states,
-            masks.
+        untrained: inputs with a gradient where a tensor stored in a file is no weight: initial states, masks.
         outputs: outputs of this form of the op.
         fewer: the row for the form with fewer outputs: inference for BatchNormalization, Dropout and MaxPool.
     """

@@ -1,8 +1,7 @@
 """Types of the outputs of an op, from those of its inputs and its parameters.
 
-Parameters have the names of their standard: `axis`, `axes`, `keepdims`, `kernel_shape` in ONNX, with the names of the
-inputs for what is given there as a constant input (`shape`, `repeats`, `k`); `dim`, `keepdim`, `kernel_size` in
-PyTorch.
+Parameters have the names of their standard: `axes`, `keepdims`, `kernel_shape` in ONNX, and the names of its constant
+inputs (`shape`, `repeats`, `k`); `dim`, `keepdim`, `kernel_size` in PyTorch.
 """
 
 from __future__ import annotations
@@ -275,11 +274,6 @@ def statistics(axes: Any, dtype: str | None = "float32") -> Sizes:
 def channels(shape: tuple[int, ...], params: Params) -> tuple[int, ...]:
     """One for each channel."""
     return shape[1:2]
-
-
-def groups(shape: tuple[int, ...], params: Params) -> tuple[int, ...]:
-    """One for each image and group."""
-    return (shape[0], int(params.get("group") or params.get("num_groups") or shape[1]))
 
 
 def rows(shape: tuple[int, ...], params: Params) -> tuple[int, ...]:
