@@ -17,7 +17,7 @@ class Stages(NamedTuple):
     Args:
         ends: per cut, the op row of the candidate it was.
         first: per stage, the ops of its first run, in program order.
-        backward: per stage, its ops after the forward part; without a forward read, an op joins that of the op before.
+        backward: per stage, its ops after the forward part; an op that reads no forward value joins the op before it.
         advance: per stage, the ops that make its cut from the cut before.
         every: per stage, the ops that make its cut and all that its backward ops read of it.
         leaf: per stage, the ops that make what its backward ops read of it; [0] from the cut before alone, [1] if its

@@ -39,7 +39,7 @@ def _masked(*like: int) -> Sizes:
 
 
 def _in_place(row: Operator) -> Operator:
-    """The in-place form of an op: output 0 is the new version of input 0, of which a graph saves a copy to read."""
+    """The in-place form of an op: output 0 is the new version of input 0; gradients read a copy saved before."""
     return replace(row, sizes=LIKE, inplace=(), inplace_backward=False, updates=((0, 0),))
 
 

@@ -260,7 +260,7 @@ def none_read(inputs: Types, outputs: Types, params: Params) -> int:
 
 
 def written_in_place(count: int, *, rows: bool = False) -> Count:
-    """(x, indices, values), in place: only the elements of x, or its `rows`, at the indices move, so many times."""
+    """(x, indices, values), in place: the elements of x, or its `rows`, at the indices are touched so many times."""
 
     def moved(inputs: Types, outputs: Types, params: Params) -> int:
         each = inputs[0].elements // max(inputs[0].shape[0], 1) if rows and inputs[0].shape else 1
