@@ -24,7 +24,6 @@ import msgspec
 import networkx as nx
 import numpy as np
 import pytest
-from planner.bounds.proofs import lower_bounds
 
 import planner
 from planner import (
@@ -51,7 +50,7 @@ from planner import (
     simulate,
     zoo,
 )
-from planner.bounds import certificate
+from planner.bounds import certificate, lower_bounds
 from planner.problem import Stop
 from planner.schedule import Compute, Free, Schedule, canonical, keep_all
 from planner.search import register_strategy, strategy_names
