@@ -150,41 +150,13 @@ def test_a_budget_is_understood_to_the_byte() -> None:
 
 
 BAD_BUDGETS = [
-    0,
-    -1,
-    0.0,
-    -0.5,
-    1.5,
-    math.nan,
-    math.inf,
-    True,
-    "0",
-    "-5",
-    "0%",
-    "150%",
-    "101%",
-    "-1%",
-    "7Gb",
-    "7 bananas",
-    "",
-    " ",
-    "GB",
-]
+    0, -1, 0.0, -0.5, 1.5, math.nan, math.inf, True, "0", "-5", "0%", "150%", "101%", "-1%", "7Gb", "7 bananas", "",
+    " ", "GB",
+]  # fmt: skip
 WORSE_BUDGETS = [
-    "1.0000001",
-    "nan",
-    "inf",
-    "1e9",
-    "7,5GB",
-    "7GB 3",
-    "0x10",
-    2**62 + 1,
-    "9999999999GB",
-    [],
-    None.__class__,
-    b"7GB",
+    "1.0000001", "nan", "inf", "1e9", "7,5GB", "7GB 3", "0x10", 2**62 + 1, "9999999999GB", [], None.__class__, b"7GB",
     1j,
-]
+]  # fmt: skip
 
 
 def test_a_budget_that_is_not_understood_is_refused_with_the_accepted_forms() -> None:
@@ -468,18 +440,10 @@ def empty(_problem: Problem) -> Proposal:
 
 
 @pytest.mark.parametrize("allocator", ["auto", None])
-@pytest.mark.parametrize(
-    "strategy",
-    [
-        without_the_last_op,
-        freeing_everything_at_once,
-        freeing_twice,
-        freeing_a_resident,
-        of_an_unknown_op,
-        backwards,
-        empty,
-    ],
-)
+@pytest.mark.parametrize("strategy", [
+    without_the_last_op, freeing_everything_at_once, freeing_twice, freeing_a_resident, of_an_unknown_op, backwards,
+    empty,
+])  # fmt: skip
 def test_an_illegal_proposal_never_reaches_the_user(strategy: Any, allocator: str | None) -> None:
     for budget in (None, 100):
         with pytest.raises(ScheduleError):

@@ -366,52 +366,23 @@ A, B, V, U = op("a"), op("b"), op("v", "a", view=((0, 0, 0),)), op("u", "b", upd
 D = op("d", "c", output=True)
 
 
-@every(
-    ("ops", "text", "taken", "free_again"),
-    [
-        # the first input stays, the second is the newest version of an updated storage
-        (
-            [A, B, U, two((0, 0, False), (1, 0, False), reads="a u"), replace(D, reads=("c", "a"))],
-            "a b u c -u d -a -c",
-            {"c": "u"},
-            None,
-        ),
-        # another position on the first storage reads another value
-        (
-            [A, B, V, two((0, 0, False), (1, 0, False), (2, 0, False), reads="a v b"), D],
-            "a b v c -a -v -b d -c",
-            {"c": "b"},
-            "a",
-        ),
-        # another position on the first storage has no permission
-        ([A, B, two((0, 0, False), (2, 0, False), reads="a a b"), D], "a b c -a -b d -c", {"c": "b"}, "a"),
-        # an earlier output, which dies at once, has taken the first storage
-        (
-            [
-                A,
-                B,
-                two((0, 0, False), (0, 1, False), (1, 1, False), reads="a b", nbytes=(8, 8)),
-                replace(D, reads=("c:1",)),
-            ],
-            "a b c -a -b -c:0 d -c:1",
-            {"c:0": "a", "c:1": "b"},
-            None,
-        ),
-        # an identity that dies at once leaves the storage to the next; the first permission of that one is on a value
-        # that stays
-        (
-            [
-                A,
-                B,
-                two((0, 0, True), (1, 1, False), (0, 1, True), reads="a b", nbytes=(8, 8)),
-                replace(D, reads=("c:1", "a", "b")),
-            ],
-            "a b c -c:0 d -a -b -c:1",
-            {"c:1": "a"},
-            None,
-        ),
-    ],
-)
+@every(("ops", "text", "taken", "free_again"), [
+    # the first input stays, the second is the newest version of an updated storage
+    ([A, B, U, two((0, 0, False), (1, 0, False), reads="a u"), replace(D, reads=("c", "a"))], "a b u c -u d -a -c",
+        {"c": "u"}, None),
+    # another position on the first storage reads another value
+    ([A, B, V, two((0, 0, False), (1, 0, False), (2, 0, False), reads="a v b"), D], "a b v c -a -v -b d -c",
+        {"c": "b"}, "a"),
+    # another position on the first storage has no permission
+    ([A, B, two((0, 0, False), (2, 0, False), reads="a a b"), D], "a b c -a -b d -c", {"c": "b"}, "a"),
+    # an earlier output, which dies at once, has taken the first storage
+    ([A, B, two((0, 0, False), (0, 1, False), (1, 1, False), reads="a b", nbytes=(8, 8)),
+        replace(D, reads=("c:1",))], "a b c -a -b -c:0 d -c:1", {"c:0": "a", "c:1": "b"}, None),
+    # an identity that dies at once leaves the storage to the next; the first permission of that one is on a value
+    # that stays
+    ([A, B, two((0, 0, True), (1, 1, False), (0, 1, True), reads="a b", nbytes=(8, 8)),
+        replace(D, reads=("c:1", "a", "b"))], "a b c -c:0 d -a -b -c:1", {"c:1": "a"}, None),
+])  # fmt: skip
 def test_an_in_place_output_lies_where_rule_10_puts_it(
     ops: list[Op], text: str, taken: dict[str, str], free_again: str | None
 ) -> None:
@@ -425,13 +396,10 @@ def test_an_in_place_output_lies_where_rule_10_puts_it(
     execute(graph, schedule, allocation)
 
 
-@every(
-    ("reads", "text", "step"),
-    [
-        (("m:0", "m:1"), "a m -m:0 -a a m -a r -m:0 -m:1", 3),  # m:1 is kept; that of step 3 is for the step only
-        (("m:0",), "a m -a -m:1 r -m:0", 1),
-    ],
-)
+@every(("reads", "text", "step"), [
+    (("m:0", "m:1"), "a m -m:0 -a a m -a r -m:0 -m:1", 3),  # m:1 is kept; that of step 3 is for the step only
+    (("m:0",), "a m -a -m:1 r -m:0", 1),
+])  # fmt: skip
 def test_a_view_that_nobody_will_read_may_lie_on_a_storage_taken_over(
     reads: tuple[str, ...], text: str, step: int
 ) -> None:
@@ -503,14 +471,10 @@ def test_buffers_that_swap_offsets_are_caught() -> None:
     execute(graph, schedule, moved(moved(allocation, "a", 12), "b", 0))
 
 
-@every(
-    ("over", "message"),
-    [
-        ("idle", "op 'd': reads 'idle' .* right until step 2, op 'b'"),
-        ("a", "step 2, op 'b': reads 'a' .* same op lies over it"),
-        ("b", "step 2, op 'b': makes 'b'"),
-    ],
-)
+@every(("over", "message"), [
+    ("idle", "op 'd': reads 'idle' .* right until step 2, op 'b'"),
+    ("a", "step 2, op 'b': reads 'a' .* same op lies over it"), ("b", "step 2, op 'b': makes 'b'"),
+])  # fmt: skip
 @every("byte", [0, 7])
 @every("scale", [1, 3])
 def test_workspace_over_a_live_value_is_caught(over: str, message: str, byte: int, scale: int) -> None:
@@ -570,17 +534,11 @@ def test_an_op_that_must_not_run_again_makes_other_bytes_if_it_does() -> None:
         execute(graph(False), schedule, allocation)
 
 
-@every(
-    ("text", "message"),
-    [
-        ("b a", "reads 'a', which nothing has made"),
-        ("a b -a -a", "step 3: frees 'a', which holds no bytes"),
-        ("a nobody b", "step 1: 'nobody' is no op"),
-        ("a x b", "step 1: 'x' is no op"),
-        ("a", "nothing has made output 'b'"),
-        ("a b -b", "ends with 'b' .* right until step 2, the free of 'b'"),
-    ],
-)
+@every(("text", "message"), [
+    ("b a", "reads 'a', which nothing has made"), ("a b -a -a", "step 3: frees 'a', which holds no bytes"),
+    ("a nobody b", "step 1: 'nobody' is no op"), ("a x b", "step 1: 'x' is no op"),
+    ("a", "nothing has made output 'b'"), ("a b -b", "ends with 'b' .* right until step 2, the free of 'b'"),
+])  # fmt: skip
 def test_steps_without_meaning_are_refused(text: str, message: str) -> None:
     graph = program(op("x", kind="input"), op("a", "x"), op("b", "a", output=True))
     with pytest.raises(VerificationError, match=message):

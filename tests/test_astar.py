@@ -26,16 +26,9 @@ SOME = settings(suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=settings().max_examples * 2, suppress_health_check=list(HealthCheck))
 BYTES = MemoryModel()
 LEAST_PEAKS = {
-    "C1": 3,
-    "C2": 224,
-    "C3": 160,
-    "C5": 39_829_110_788,
-    "C7": 38,
-    "C7-b-first": 38,
-    "C7-dead": 24,
-    "C9": 25,
+    "C1": 3, "C2": 224, "C3": 160, "C5": 39_829_110_788, "C7": 38, "C7-b-first": 38, "C7-dead": 24, "C9": 25,
     "C9-replayed": 24,
-}
+}  # fmt: skip
 
 
 def kept_peak(graph: Graph, memory: MemoryModel = BYTES) -> int:

@@ -213,23 +213,19 @@ def test_an_embedding_moves_only_the_rows_it_reads() -> None:
 CACHE, STEP, PLACE = TensorType((4096, 64)), TensorType((2, 64)), TensorType((2,), "int64")
 
 
-@every(
-    ("op", "inputs", "params", "moved"),
-    [
-        # Two rows of a cache are written (and, where they are added to, read), beside the values and the places read.
-        ("index_put_", [CACHE, PLACE, STEP], {}, 2 * 512 + 16),
-        ("index_put_", [CACHE, PLACE, STEP], {"accumulate": True}, 3 * 512 + 16),
-        ("index_add_", [CACHE, PLACE, STEP], {}, 3 * 512 + 16),
-        ("scatter_", [CACHE, TensorType((2, 64), "int64"), STEP], {}, 2 * 512 + 2 * 64 * 8),
-        ("scatter_add_", [CACHE, TensorType((2, 64), "int64"), STEP], {}, 3 * 512 + 2 * 64 * 8),
-        # What is overwritten whole is not read.
-        ("zero_", [CACHE], {}, 4096 * 64 * 4),
-        ("fill_", [CACHE, TensorType(())], {}, 4096 * 64 * 4 + 4),
-        ("copy_", [CACHE, CACHE], {}, 2 * 4096 * 64 * 4),
-        ("normal_", [CACHE, TensorType((16,), "uint8")], {}, 4096 * 64 * 4 + 16),
-        ("add_", [CACHE, CACHE], {}, 3 * 4096 * 64 * 4),
-    ],
-)
+@every(("op", "inputs", "params", "moved"), [
+    # Two rows of a cache are written (and, where they are added to, read), beside the values and the places read.
+    ("index_put_", [CACHE, PLACE, STEP], {}, 2 * 512 + 16),
+    ("index_put_", [CACHE, PLACE, STEP], {"accumulate": True}, 3 * 512 + 16),
+    ("index_add_", [CACHE, PLACE, STEP], {}, 3 * 512 + 16),
+    ("scatter_", [CACHE, TensorType((2, 64), "int64"), STEP], {}, 2 * 512 + 2 * 64 * 8),
+    ("scatter_add_", [CACHE, TensorType((2, 64), "int64"), STEP], {}, 3 * 512 + 2 * 64 * 8),
+    # What is overwritten whole is not read.
+    ("zero_", [CACHE], {}, 4096 * 64 * 4), ("fill_", [CACHE, TensorType(())], {}, 4096 * 64 * 4 + 4),
+    ("copy_", [CACHE, CACHE], {}, 2 * 4096 * 64 * 4),
+    ("normal_", [CACHE, TensorType((16,), "uint8")], {}, 4096 * 64 * 4 + 16),
+    ("add_", [CACHE, CACHE], {}, 3 * 4096 * 64 * 4),
+])  # fmt: skip
 def test_an_op_in_place_moves_what_it_touches(
     op: str, inputs: list[TensorType], params: dict[str, Any], moved: int
 ) -> None:

@@ -120,15 +120,8 @@ def test_cases_with_a_minimum_that_one_step_binds_have_it_as_their_bound(case: A
 
 #: Least peaks by the exhaustive oracle of `cases.md`.
 LEAST = {
-    "C1": 3,
-    "C2": 224,
-    "C3": 160,
-    "C5": 39_829_110_788,
-    "C7-b-first": 38,
-    "C7-dead": 24,
-    "C9": 25,
-    "C9-replayed": 24,
-}
+    "C1": 3, "C2": 224, "C3": 160, "C5": 39_829_110_788, "C7-b-first": 38, "C7-dead": 24, "C9": 25, "C9-replayed": 24,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "least"), LEAST.items())

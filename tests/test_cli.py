@@ -103,49 +103,30 @@ def test_a_callable_of_the_user_is_planned_and_its_failure_named(run, tmp_path: 
 LONG = "9" * 5000
 RESNET = "optimize resnet:50 --batch 1"
 REFUSED = [
-    ("optimize chain:8 --budget 7Gb", 2, "7Gb"),
-    ("optimize chain:8 --budget -1GB", 2, "-1GB"),
-    ("optimize chain:8 --budget 0", 2, "'0'"),
-    ("optimize chain:8 --budget 150%", 2, "150%"),
-    (f"optimize chain:8 --budget {LONG}", 2, "5000"),
-    ("optimize chain:8 --strategy best", 2, "chen-budget"),
-    ("optimize chain:8 --allocator best", 2, "first-fit"),
-    ("optimize chain:8 --effort 0", 2, "effort"),
-    ("optimize chain:8 --alignment 0", 2, "alignment"),
-    ("optimize chain:8 --reserve much", 2, "reserve"),
-    ("optimize chain:8 --time-limit 0", 2, "time limit"),
-    ("optimize chain:8 --scope all", 2, "--scope"),
-    ("optimize chain:8 -o missing/plan.json", 2, "missing/plan.json"),
-    ("optimize chain:x", 3, "chain:x"),
-    ("optimize chain:8 --batch 3", 3, "batch"),
-    ("optimize chain:99999999999999999999", 3, "10**7"),
-    ("optimize chain:10000001", 3, "10**7"),
-    ("optimize gpt:1 --batch 99999999999", 3, "10**7"),
-    ("optimize resnet:1001", 2, "--batch"),
-    ("optimize resnet:50 --batch 0", 2, "--batch"),
+    ("optimize chain:8 --budget 7Gb", 2, "7Gb"), ("optimize chain:8 --budget -1GB", 2, "-1GB"),
+    ("optimize chain:8 --budget 0", 2, "'0'"), ("optimize chain:8 --budget 150%", 2, "150%"),
+    (f"optimize chain:8 --budget {LONG}", 2, "5000"), ("optimize chain:8 --strategy best", 2, "chen-budget"),
+    ("optimize chain:8 --allocator best", 2, "first-fit"), ("optimize chain:8 --effort 0", 2, "effort"),
+    ("optimize chain:8 --alignment 0", 2, "alignment"), ("optimize chain:8 --reserve much", 2, "reserve"),
+    ("optimize chain:8 --time-limit 0", 2, "time limit"), ("optimize chain:8 --scope all", 2, "--scope"),
+    ("optimize chain:8 -o missing/plan.json", 2, "missing/plan.json"), ("optimize chain:x", 3, "chain:x"),
+    ("optimize chain:8 --batch 3", 3, "batch"), ("optimize chain:99999999999999999999", 3, "10**7"),
+    ("optimize chain:10000001", 3, "10**7"), ("optimize gpt:1 --batch 99999999999", 3, "10**7"),
+    ("optimize resnet:1001", 2, "--batch"), ("optimize resnet:50 --batch 0", 2, "--batch"),
     (f"{RESNET} --dim image", 2, "image"),
     (f"{RESNET} --dim image=64 --dim image=32", 2, "--dim image is given twice"),
-    (f"{RESNET} --dim image=\u00b2", 2, "--dim"),
-    (f"{RESNET} --dim image=\u0663", 2, "--dim"),
-    (f"{RESNET} --dim image={LONG}", 2, "--dim"),
-    (f"{RESNET} --dim batch=3", 2, "write --batch"),
-    (f"{RESNET} --dim spec=3", 2, "--dim spec"),
-    ("optimize nothing.onnx", 3, "nothing.onnx"),
-    ("optimize no.such.module:graph", 3, "no.such.module:graph"),
-    (["optimize", "no\nfile"], 3, r"no\nfile"),
-    (f"curve chain:8 --budgets {LONG}", 2, "5000 digits"),
-    ("curve chain:8 --budgets \u00b2", 2, "budget"),
-    ("simulate nothing.json", 3, "nothing.json"),
-    ("verify nothing.json", 3, "nothing.json"),
+    (f"{RESNET} --dim image=\u00b2", 2, "--dim"), (f"{RESNET} --dim image=\u0663", 2, "--dim"),
+    (f"{RESNET} --dim image={LONG}", 2, "--dim"), (f"{RESNET} --dim batch=3", 2, "write --batch"),
+    (f"{RESNET} --dim spec=3", 2, "--dim spec"), ("optimize nothing.onnx", 3, "nothing.onnx"),
+    ("optimize no.such.module:graph", 3, "no.such.module:graph"), (["optimize", "no\nfile"], 3, r"no\nfile"),
+    (f"curve chain:8 --budgets {LONG}", 2, "5000 digits"), ("curve chain:8 --budgets \u00b2", 2, "budget"),
+    ("simulate nothing.json", 3, "nothing.json"), ("verify nothing.json", 3, "nothing.json"),
     ("verify plan.json --batch 3", 2, "--batch is for --graph"),
     ("verify plan.json --dim image=3", 2, "--dim is for --graph"),
     ("verify plan.json --inference", 2, "--inference is for --graph"),
-    ("verify plan.json --scale 3", 2, "--scale is for --execute"),
-    ("zoo chain:4", 2, "-o"),
-    ("zoo alexnet:4 -o v.json", 3, "alexnet"),
-    ("optimize", 2, "GRAPH"),
-    ("fly", 2, "fly"),
-]
+    ("verify plan.json --scale 3", 2, "--scale is for --execute"), ("zoo chain:4", 2, "-o"),
+    ("zoo alexnet:4 -o v.json", 3, "alexnet"), ("optimize", 2, "GRAPH"), ("fly", 2, "fly"),
+]  # fmt: skip
 
 
 def test_what_cannot_be_done_is_one_line_that_names_it_and_with_json_one_object(run) -> None:
@@ -351,14 +332,9 @@ A, B, EDGE = '{"id": "a", "nbytes": 1}', '{"id": "b", "nbytes": 1}', '{"source":
 
 
 MISREAD = [
-    ('{"nodes":[5],"links":[]}', "node 0"),
-    ('{"nodes":[null],"links":[]}', "node 0"),
-    ("[null]", "no graph"),
-    ("5", "no graph"),
-    ("null", "no graph"),
-    (NODES % ("false", "5", A, ""), "'graph'"),
-    (NODES % ("false", '[["name","x"]]', A, ""), "'graph'"),
-    (NODES % ("3", "{}", A, ""), "'multigraph'"),
+    ('{"nodes":[5],"links":[]}', "node 0"), ('{"nodes":[null],"links":[]}', "node 0"), ("[null]", "no graph"),
+    ("5", "no graph"), ("null", "no graph"), (NODES % ("false", "5", A, ""), "'graph'"),
+    (NODES % ("false", '[["name","x"]]', A, ""), "'graph'"), (NODES % ("3", "{}", A, ""), "'multigraph'"),
     (NODES % ("false", "{}", A + ', {"nbytes": 1}', ""), "node 1"),
     (NODES % ("false", "{}", '{"id": {"x": 1}, "nbytes": 1}', ""), "node 0"),
     (NODES % ("false", "{}", f"{A}, {B}, {A}", ""), "two nodes have the id 'a'"),
@@ -369,7 +345,7 @@ MISREAD = [
     (NODES % ("false", "{}", f"{A}, {B}", '{"source": "a"}'), "edge 0"),
     (NODES % ("false", "{}", f"{A}, {B}", '{"source": "a", "target": {"b": 1}}'), "edge 0"),
     (NODES % ("false", "{}", A, EDGE), "'b', which is not among the nodes"),
-]
+]  # fmt: skip
 
 
 def test_node_link_json_that_would_be_another_program_is_refused(run, tmp_path: Path) -> None:

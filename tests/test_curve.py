@@ -1080,19 +1080,11 @@ def test_an_existing_file_is_kept_unless_forced(run: Any, tmp_path: Path) -> Non
     assert (tmp_path / "curve.csv").read_text().startswith("strategy,")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "named"),
-    [
-        (["--budgets", "7Gb"], 2, "7Gb"),
-        (["--budgets", "0"], 2, "0"),
-        (["--budgets", "7000000000"], 2, "[7000000000]"),
-        (["--budgets", ","], 2, "budgets"),
-        (["--strategies", "auto,best"], 2, "best"),
-        (["--jobs", "0"], 2, "jobs"),
-        (["-o", "curve.txt"], 2, ".svg"),
-        (["-o", "missing/curve.svg"], 2, "missing/curve.svg"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "code", "named"), [
+    (["--budgets", "7Gb"], 2, "7Gb"), (["--budgets", "0"], 2, "0"), (["--budgets", "7000000000"], 2, "[7000000000]"),
+    (["--budgets", ","], 2, "budgets"), (["--strategies", "auto,best"], 2, "best"), (["--jobs", "0"], 2, "jobs"),
+    (["-o", "curve.txt"], 2, ".svg"), (["-o", "missing/curve.svg"], 2, "missing/curve.svg"),
+])  # fmt: skip
 def test_what_cannot_be_done_is_one_line_that_names_it(run: Any, arguments: list[str], code: int, named: str) -> None:
     answer = run("curve", "chain:4", *arguments)
     assert answer.code == code

@@ -57,18 +57,10 @@ def test_plans_are_as_cheap_as_the_best_published(name: str, fraction: float, sh
     assert certified_cost(graph, MemoryModel(), budget).cost <= trace.cost
 
 
-@pytest.mark.parametrize(
-    ("name", "fraction"),
-    [
-        ("gpt12", 0.5),
-        ("gpt96", 0.5),
-        ("chain100", 0.5),
-        ("chain100", 0.25),
-        ("cm_vgg16", 0.9),
-        ("cm_vgg_unet", 0.8),
-        ("cm_vgg_unet", 0.6),
-    ],
-)
+@pytest.mark.parametrize(("name", "fraction"), [
+    ("gpt12", 0.5), ("gpt96", 0.5), ("chain100", 0.5), ("chain100", 0.25), ("cm_vgg16", 0.9), ("cm_vgg_unet", 0.8),
+    ("cm_vgg_unet", 0.6),
+])  # fmt: skip
 def test_some_plans_are_proven_cheapest_of_all(name: str, fraction: float, shared: Path) -> None:
     graph = lower(remat.read(name))
     evaluator = evaluator_of(graph, MemoryModel())
@@ -80,22 +72,10 @@ def test_some_plans_are_proven_cheapest_of_all(name: str, fraction: float, share
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "budget", "least"),
-    [
-        ("C1", 5, 21),
-        ("C1", 6, 20),
-        ("C1", 7, 19),
-        ("C1", 8, 18),
-        ("C2", 288, 112),
-        ("C2", 264, 116),
-        ("C3", 160, 31),
-        ("C3", 161, 26),
-        ("C7-b-first", 40, 43),
-        ("C9", 25, 49),
-        ("C9-replayed", 24, 50),
-    ],
-)
+@pytest.mark.parametrize(("name", "budget", "least"), [
+    ("C1", 5, 21), ("C1", 6, 20), ("C1", 7, 19), ("C1", 8, 18), ("C2", 288, 112), ("C2", 264, 116), ("C3", 160, 31),
+    ("C3", 161, 26), ("C7-b-first", 40, 43), ("C9", 25, 49), ("C9-replayed", 24, 50),
+])  # fmt: skip
 def test_public_cases_are_solved(name: str, budget: int, least: int) -> None:
     assert optimize(cases.CASES[name].digraph(), budget, strategy="cuts", allocator=None).report.plan.cost == least
 

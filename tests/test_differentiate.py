@@ -317,38 +317,31 @@ def _set(node: str, **attributes: Any) -> Callable[[nx.DiGraph], Any]:
     return lambda g: g.nodes[node].update(attributes)
 
 
-@every(
-    ("break_it", "options", "message"),
-    [
-        (_set("a", saves=None), {}, "'a' has neither an op type nor saves="),
-        (_set("a", saves=None, op="Magic"), {}, "'a': no rule for op type 'Magic'"),
-        (_set("a", saves=(("in", 2),)), {}, "'a': saves names input 2, but it has 2 inputs"),
-        (_set("a", saves=(("out", 1),)), {}, "'a': saves names output 1"),
-        (_set("a", saves="all"), {}, "'a': saves is 'all', expected pairs"),
-        (_set("a", saves=(("both", 0),)), {}, "'a': saves has"),
-        (
-            lambda g: g.edges["x", "a"].pop("at") and g.edges["u", "a"].pop("at"),
-            {},
-            "'a' has 2 reads: its in-edges need `at`",
-        ),
-        (_set("b", phase="backward"), {}, "'b' has phase 'backward': the graph already is a training step"),
-        (lambda g: g.add_edge("b", "a", at=(2,)), {}, "cycle"),
-        (_set("a", nbytes=-1), {}, "'a': nbytes"),
-        (lambda g: g.graph.update(device="abacus"), {}, "unknown device 'abacus'"),
-        (lambda g: None, {"optimizer": "sgdd"}, "unknown optimizer 'sgdd'; known: sgd, momentum, adam"),
-        (lambda g: None, {"trainable": ["v"]}, "trainable 'v' is no input, parameter or state"),
-        (lambda g: None, {"trainable": ["a"]}, "trainable 'a' is no input, parameter or state"),
-        (lambda g: None, {"trainable": "u"}, "must be a list of names"),
-        (lambda g: None, {"trainable": []}, "no trainable resident"),
-        (lambda g: None, {"loss": "b:0"}, "loss 'b:0' is no value"),
-        (lambda g: None, {"loss": "u"}, "loss 'u' is a resident"),
-        (_set("b", dtype="int64"), {"loss": "b"}, "loss 'b' has dtype int64"),
-        (_set("b", shape=(2,), dtype="float32"), {"loss": "b"}, "loss 'b' has shape .*one element"),
-        (_set("b", dtype="int64"), {}, "no trainable resident reaches"),
-        (lambda g: None, {"trainable": ["w"], "loss": "a"}, "no trainable resident reaches the loss 'a'"),
-        (_set("u", dtype="int8"), {"trainable": ["u"]}, "trainable 'u' has dtype int8"),
-    ],
-)
+@every(("break_it", "options", "message"), [
+    (_set("a", saves=None), {}, "'a' has neither an op type nor saves="),
+    (_set("a", saves=None, op="Magic"), {}, "'a': no rule for op type 'Magic'"),
+    (_set("a", saves=(("in", 2),)), {}, "'a': saves names input 2, but it has 2 inputs"),
+    (_set("a", saves=(("out", 1),)), {}, "'a': saves names output 1"),
+    (_set("a", saves="all"), {}, "'a': saves is 'all', expected pairs"),
+    (_set("a", saves=(("both", 0),)), {}, "'a': saves has"),
+    (lambda g: g.edges["x", "a"].pop("at") and g.edges["u", "a"].pop("at"), {},
+        "'a' has 2 reads: its in-edges need `at`"),
+    (_set("b", phase="backward"), {}, "'b' has phase 'backward': the graph already is a training step"),
+    (lambda g: g.add_edge("b", "a", at=(2,)), {}, "cycle"), (_set("a", nbytes=-1), {}, "'a': nbytes"),
+    (lambda g: g.graph.update(device="abacus"), {}, "unknown device 'abacus'"),
+    (lambda g: None, {"optimizer": "sgdd"}, "unknown optimizer 'sgdd'; known: sgd, momentum, adam"),
+    (lambda g: None, {"trainable": ["v"]}, "trainable 'v' is no input, parameter or state"),
+    (lambda g: None, {"trainable": ["a"]}, "trainable 'a' is no input, parameter or state"),
+    (lambda g: None, {"trainable": "u"}, "must be a list of names"),
+    (lambda g: None, {"trainable": []}, "no trainable resident"),
+    (lambda g: None, {"loss": "b:0"}, "loss 'b:0' is no value"),
+    (lambda g: None, {"loss": "u"}, "loss 'u' is a resident"),
+    (_set("b", dtype="int64"), {"loss": "b"}, "loss 'b' has dtype int64"),
+    (_set("b", shape=(2,), dtype="float32"), {"loss": "b"}, "loss 'b' has shape .*one element"),
+    (_set("b", dtype="int64"), {}, "no trainable resident reaches"),
+    (lambda g: None, {"trainable": ["w"], "loss": "a"}, "no trainable resident reaches the loss 'a'"),
+    (_set("u", dtype="int8"), {"trainable": ["u"]}, "trainable 'u' has dtype int8"),
+])  # fmt: skip
 def test_bad_input_is_one_line_that_names_it(
     break_it: Callable[[nx.DiGraph], Any], options: dict[str, Any], message: str
 ) -> None:

@@ -309,14 +309,11 @@ GRAPHS = {
     "unet": lambda: zoo.unet(2, batch=1, image=32, padding=1),
 }
 OPTIONS: tuple[dict[str, Any], ...] = (
-    {},
-    {"micro_batches": 3},
-    {"gradients": "zeroed"},
+    {}, {"micro_batches": 3}, {"gradients": "zeroed"},
     {"gradients": "zeroed", "micro_batches": 2, "update": "per-tensor"},
     {"optimizer": "adam", "update": "multi-tensor", "micro_batches": 2},
-    {"optimizer": "momentum", "master_weights": True},
-    {"lowering": True, "rule": "cs231n"},
-)
+    {"optimizer": "momentum", "master_weights": True}, {"lowering": True, "rule": "cs231n"},
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", GRAPHS)

@@ -336,18 +336,14 @@ def test_inspect_counts_what_onnxruntime_reads_of_resnet50(answer: Any) -> None:
 
 
 STEPS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
-    ((), {}),
-    (("--micro-batches", "3"), {"micro_batches": 3}),
-    (("--gradients", "zeroed"), {"gradients": "zeroed"}),
+    ((), {}), (("--micro-batches", "3"), {"micro_batches": 3}), (("--gradients", "zeroed"), {"gradients": "zeroed"}),
     *((("--update", update), {"update": update}) for update in ("fused", "per-tensor", "multi-tensor")),
     *((("--optimizer", name), {"optimizer": name}) for name in OPTIMIZER_STATES),
     (("--master-weights", "--optimizer", "adam"), {"master_weights": True, "optimizer": "adam"}),
     (("--lowering", "--rule", "cs231n"), {"lowering": True, "rule": "cs231n"}),
-    (
-        ("--scope", "activations", "--alignment", "512", "--reserve", "1MiB"),
-        {"memory": MemoryModel("activations", 512, MIB)},
-    ),
-]
+    (("--scope", "activations", "--alignment", "512", "--reserve", "1MiB"),
+        {"memory": MemoryModel("activations", 512, MIB)}),
+]  # fmt: skip
 MODEL = """
 from functools import partial
 from planner import zoo

@@ -54,56 +54,38 @@ BAD = {
     "view before its base": Bad((X, op("v", "x", view=((0, 0, -4),))), ("'v'", "offset")),
     "view at the end of its base": Bad((X, op("v", "x", view=((0, 0, 8),))), ("'v'", "byte 8", "'x' has 8 bytes")),
     "view beyond its base": Bad((X, op("v", "x", nbytes=0, view=((0, 0, 9),))), ("'v'", "byte 9", "'x' has 8 bytes")),
-    "view beyond the storage under a view": Bad(
-        (X, op("v", "x", nbytes=99, view=((0, 0, 4),)), op("w", "v", view=((0, 0, 40),))), ("'w'", "byte 40", "8 bytes")
-    ),
+    "view beyond the storage under a view": Bad((X, op("v", "x", nbytes=99, view=((0, 0, 4),)),
+        op("w", "v", view=((0, 0, 40),))), ("'w'", "byte 40", "8 bytes")),
     "view beyond a base of no bytes": Bad((op("x", nbytes=0), op("v", "x", view=((0, 0, 1),))), ("'v'", "0 bytes")),
     "update out of range": Bad((X, op("u", "x", updates=((0, 2),))), ("'u'", "updates", "(0, 2)")),
     "in-place out of range": Bad((X, op("i", "x", inplace=((3, 0, False),))), ("'i'", "inplace", "(3, 0, False)")),
     "output viewed twice": Bad((X, op("y"), op("v", "x", "y", view=((0, 0, 0), (1, 0, 0)))), ("'v'", "two storages")),
-    "view and update": Bad(
-        (X, op("y"), op("v", "x", "y", view=((0, 0, 0),), updates=((1, 0),))), ("'v'", "two storages")
-    ),
+    "view and update": Bad((X, op("y"), op("v", "x", "y", view=((0, 0, 0),), updates=((1, 0),))),
+        ("'v'", "two storages")),
     "input updated twice": Bad((X, op("u", "x", nbytes=(8, 8), updates=((0, 0), (0, 1)))), ("'u'", "input 0", "twice")),
     "read of an overwritten resident": Bad((X, op("u", "x", updates=((0, 0),)), op("a", "x")), ("'a'", "'x'", "'u'")),
-    "read of an overwritten value": Bad(
-        (op("z"), op("u", "z", updates=((0, 0),)), op("a", "u", "z")), ("'a'", "'z'", "'u'")
-    ),
-    "read of an overwritten view": Bad(
-        (op("z"), op("v", "z", view=((0, 0, 0),)), op("u", "z", updates=((0, 0),)), op("a", "v")), ("'a'", "'v'", "'u'")
-    ),
-    "base overwritten through its view": Bad(
-        (X, op("v", "x", view=((0, 0, 0),)), op("u", "v", updates=((0, 0),)), op("a", "x")), ("'a'", "'x'", "'u'")
-    ),
-    "update of an older version": Bad(
-        (X, op("u", "x", updates=((0, 0),)), op("w", "x", updates=((0, 0),))), ("'w'", "'x'", "'u'")
-    ),
+    "read of an overwritten value": Bad((op("z"), op("u", "z", updates=((0, 0),)), op("a", "u", "z")),
+        ("'a'", "'z'", "'u'")),
+    "read of an overwritten view": Bad((op("z"), op("v", "z", view=((0, 0, 0),)), op("u", "z", updates=((0, 0),)),
+        op("a", "v")), ("'a'", "'v'", "'u'")),
+    "base overwritten through its view": Bad((X, op("v", "x", view=((0, 0, 0),)), op("u", "v", updates=((0, 0),)),
+        op("a", "x")), ("'a'", "'x'", "'u'")),
+    "update of an older version": Bad((X, op("u", "x", updates=((0, 0),)), op("w", "x", updates=((0, 0),))),
+        ("'w'", "'x'", "'u'")),
     "output overwritten": Bad((op("z", output=True), op("u", "z", updates=((0, 0),))), ("'z'", "'u'")),
-    "identity over an updated storage": Bad(
-        (op("z"), op("i", "z", inplace=((0, 0, True),)), op("u", "z", updates=((0, 0),))), ("'i'", "identity", "'z'")
-    ),
-    "identity over a new version": Bad(
-        (op("z"), op("u", "z", updates=((0, 0),)), op("i", "u", inplace=((0, 0, True),))), ("'i'", "identity")
-    ),
+    "identity over an updated storage": Bad((op("z"), op("i", "z", inplace=((0, 0, True),)),
+        op("u", "z", updates=((0, 0),))), ("'i'", "identity", "'z'")),
+    "identity over a new version": Bad((op("z"), op("u", "z", updates=((0, 0),)),
+        op("i", "u", inplace=((0, 0, True),))), ("'i'", "identity")),
     # If the pair happened, the update would overwrite z too, and keep-all could not run `a`.
-    "identity, then an update of its output": Bad(
-        (op("z"), op("i", "z", inplace=((0, 0, True),)), op("u", "i", updates=((0, 0),)), op("a", "z", "u")),
-        ("'i'", "identity"),
-    ),
-    "identities in a row, then an update": Bad(
-        (
-            op("z"),
-            op("i", "z", inplace=((0, 0, True),)),
-            op("j", "i", inplace=((0, 0, True),)),
-            op("u", "j", updates=((0, 0),)),
-            op("a", "z", "u"),
-        ),
-        ("identity",),
-    ),
+    "identity, then an update of its output": Bad((op("z"), op("i", "z", inplace=((0, 0, True),)),
+        op("u", "i", updates=((0, 0),)), op("a", "z", "u")), ("'i'", "identity")),
+    "identities in a row, then an update": Bad((op("z"), op("i", "z", inplace=((0, 0, True),)),
+        op("j", "i", inplace=((0, 0, True),)), op("u", "j", updates=((0, 0),)), op("a", "z", "u")), ("identity",)),
     "overflow": Bad((op("a", nbytes=MAX_BYTES), op("b", nbytes=1)), ("'b'", "2**62")),
     "overflow in one op": Bad((op("a", nbytes=MAX_BYTES + 1),), ("'a'", "2**62")),
     "overflow by workspace": Bad((op("a", nbytes=MAX_BYTES, workspace=1),), ("'a'", "2**62")),
-}
+}  # fmt: skip
 
 
 @every("bad", BAD.values(), ids=BAD)
@@ -207,25 +189,18 @@ def _edited(edit: Any) -> bytes:
     return json.dumps(parts).encode()
 
 
-@every(
-    ("edit", "message"),
-    [
-        (lambda parts: parts.update(version=2), "version 2"),
-        (lambda parts: parts.update(version="1"), "version '1'"),
-        (lambda parts: parts.pop("version"), "version None"),
-        (lambda parts: parts.update(format="planner-plan"), "planner-plan"),
-        (lambda parts: parts.pop("format"), "format is None"),
-        (lambda parts: parts.pop("ops"), "ops"),
-        (lambda parts: parts.update(ops={}), "ops"),
-        (lambda parts: parts["ops"][3].update(cost="much"), "'m'"),
-        (lambda parts: parts["ops"][3].update(kind="weight"), "'m'"),
-        (lambda parts: parts["ops"][4].update(view=[[0]]), "'v'"),
-        (lambda parts: parts["ops"][1]["outputs"][0].update(nbytes=1.5), "'p'"),
-        (lambda parts: parts["ops"][1]["outputs"][0].update(nbytes=-1), "'p'"),
-        (lambda parts: parts["ops"][4].update(reads=["m:7"]), "'v'"),
-        (lambda parts: parts["ops"].reverse(), "'u'"),
-    ],
-)
+@every(("edit", "message"), [
+    (lambda parts: parts.update(version=2), "version 2"), (lambda parts: parts.update(version="1"), "version '1'"),
+    (lambda parts: parts.pop("version"), "version None"),
+    (lambda parts: parts.update(format="planner-plan"), "planner-plan"),
+    (lambda parts: parts.pop("format"), "format is None"), (lambda parts: parts.pop("ops"), "ops"),
+    (lambda parts: parts.update(ops={}), "ops"), (lambda parts: parts["ops"][3].update(cost="much"), "'m'"),
+    (lambda parts: parts["ops"][3].update(kind="weight"), "'m'"),
+    (lambda parts: parts["ops"][4].update(view=[[0]]), "'v'"),
+    (lambda parts: parts["ops"][1]["outputs"][0].update(nbytes=1.5), "'p'"),
+    (lambda parts: parts["ops"][1]["outputs"][0].update(nbytes=-1), "'p'"),
+    (lambda parts: parts["ops"][4].update(reads=["m:7"]), "'v'"), (lambda parts: parts["ops"].reverse(), "'u'"),
+])  # fmt: skip
 def test_json_of_another_kind_is_refused_by_name(edit: Any, message: str) -> None:
     with pytest.raises(GraphError) as caught:
         Graph.from_json(_edited(edit))

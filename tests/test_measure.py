@@ -190,23 +190,17 @@ def test_output_passes_through_untouched_and_with_json_goes_to_standard_error(tm
 
 
 REFUSED = [
-    ("-- no-such-program", 2, "'no-such-program'"),
-    ("-- ./train.py", 2, "write python ./train.py"),
-    ("-- no-such-program --json", 2, "'no-such-program'"),
-    ("", 2, "-- python train.py"),
-    ("--interval 0 -- true", 2, "--interval"),
-    ("--interval nan -- true", 2, "nan"),
-    ("--batch 3 -- true", 2, "--batch"),
-    ("--dim image=3 -- true", 2, "--dim"),
-    ("--baseline 1MB -- true", 2, "--baseline"),
-    ("--against resnet:50 -- true", 2, "--batch"),
-    ("--against nothing.json -- true", 3, "nothing.json"),
-    ("--against chain:8 --baseline much -- true", 2, "'much'"),
+    ("-- no-such-program", 2, "'no-such-program'"), ("-- ./train.py", 2, "write python ./train.py"),
+    ("-- no-such-program --json", 2, "'no-such-program'"), ("", 2, "-- python train.py"),
+    ("--interval 0 -- true", 2, "--interval"), ("--interval nan -- true", 2, "nan"),
+    ("--batch 3 -- true", 2, "--batch"), ("--dim image=3 -- true", 2, "--dim"),
+    ("--baseline 1MB -- true", 2, "--baseline"), ("--against resnet:50 -- true", 2, "--batch"),
+    ("--against nothing.json -- true", 3, "nothing.json"), ("--against chain:8 --baseline much -- true", 2, "'much'"),
     ("--against chain:8 --kind device -- true", 2, "no device was reported"),
     ("--against chain:8 --baseline 1TB -- true", 2, "1000000000000"),
     ("-o missing/c.json -- true", 2, "missing/c.json"),
     ("--against chain:8 --baseline base.json --kind host -- true", 2, "measured on the device, and --kind is host"),
-]
+]  # fmt: skip
 
 
 def test_what_cannot_be_measured_is_one_line(run, tmp_path: Path) -> None:

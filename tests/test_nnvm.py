@@ -32,15 +32,10 @@ from planner.mxnet.nnvm import Sharing, fold_additions, nnvm, share_blocks
 from planner.schedule import Compute, Schedule
 
 FILES = (
-    "resnet_3-4-6-3_sharing.json",
-    "resnet_3-4-6-3_memonger.json",
-    "resnet_3-8-36-3_sharing.json.gz",
-    "resnet_3-8-36-3_memonger.json.gz",
-    "lstm_4x1024_t64_sharing.json.gz",
-    "lstm_4x1024_t64_memonger.json.gz",
-    "inception_bn_sharing.json",
-    "resnet_15-120-180-15_sharing.json.gz",
-)
+    "resnet_3-4-6-3_sharing.json", "resnet_3-4-6-3_memonger.json", "resnet_3-8-36-3_sharing.json.gz",
+    "resnet_3-8-36-3_memonger.json.gz", "lstm_4x1024_t64_sharing.json.gz", "lstm_4x1024_t64_memonger.json.gz",
+    "inception_bn_sharing.json", "resnet_15-120-180-15_sharing.json.gz",
+)  # fmt: skip
 LARGEST = FILES[-1]
 PLANS = ("resnet_3-4-6-3", "resnet_3-8-36-3", "lstm_4x1024_t64")
 MIB = 2**20

@@ -101,16 +101,12 @@ def test_a_frozen_batch_is_an_error_that_names_the_reshape(shared: Path, name: s
     assert from_onnx(path, batch=1).graph["source"] == from_onnx(path).graph["source"]
 
 
-@every(
-    ("name", "runtime_tensors", "runtime_elems"),
-    [
-        ("vgg19", 0, 0),
-        ("resnet50", 0, 0),
-        # onnxruntime also keeps int64 vectors that its kernels need at run time and a static plan does not:
-        # the two input lengths of each of 8 Concat, and the shape (4) before the global pool.
-        ("squeezenet", 8 + 1, 8 * 2 + 4),
-    ],
-)
+@every(("name", "runtime_tensors", "runtime_elems"), [
+    ("vgg19", 0, 0), ("resnet50", 0, 0),
+    # onnxruntime also keeps int64 vectors that its kernels need at run time and a static plan does not:
+    # the two input lengths of each of 8 Concat, and the shape (4) before the global pool.
+    ("squeezenet", 8 + 1, 8 * 2 + 4),
+])  # fmt: skip
 def test_backward_reads_what_onnxruntime_reads(
     shared: Path, name: str, runtime_tensors: int, runtime_elems: int
 ) -> None:
@@ -282,23 +278,17 @@ def relu(reads: str, makes: str, **more: Any) -> Any:
     return model([make("Relu", reads, makes, name="r", **more)])
 
 
-@every(
-    ("what", "message"),
-    [
-        (b"", DAMAGED),
-        (b"\x00\x01 no protobuf \xff" * 9, DAMAGED),
-        (b"ir_version: 8", DAMAGED),
-        (FC.SerializeToString()[:-7], DAMAGED),
-        (FC.SerializeToString().replace(b"fc", b"\xfc\xff"), "is damaged: the name"),
-        (model([]), f"{DAMAGED}: it has no nodes"),
-        (model([make("STFT", "x", "y", name="e")]), r"no rule for node 'e' \(STFT\)"),
-        (relu("x", "y", domain="acme"), r"no rule for node 'r' \(acme.Relu\)"),
-        (relu("gone", "y"), r"'r' \(Relu\) reads 'gone', which nothing"),
-        (relu("x", "x"), r"'r' \(Relu\) makes 'x', which exists"),
-        (relu("x", "z"), "output 'y' is made by no node"),
-        (model(GEMM, initializers=[weights("w", 5, 4)]), "shape inference failed: .*fc"),
-    ],
-)
+@every(("what", "message"), [
+    (b"", DAMAGED), (b"\x00\x01 no protobuf \xff" * 9, DAMAGED), (b"ir_version: 8", DAMAGED),
+    (FC.SerializeToString()[:-7], DAMAGED),
+    (FC.SerializeToString().replace(b"fc", b"\xfc\xff"), "is damaged: the name"),
+    (model([]), f"{DAMAGED}: it has no nodes"),
+    (model([make("STFT", "x", "y", name="e")]), r"no rule for node 'e' \(STFT\)"),
+    (relu("x", "y", domain="acme"), r"no rule for node 'r' \(acme.Relu\)"),
+    (relu("gone", "y"), r"'r' \(Relu\) reads 'gone', which nothing"),
+    (relu("x", "x"), r"'r' \(Relu\) makes 'x', which exists"), (relu("x", "z"), "output 'y' is made by no node"),
+    (model(GEMM, initializers=[weights("w", 5, 4)]), "shape inference failed: .*fc"),
+])  # fmt: skip
 def test_a_bad_file_is_one_line_that_names_it(tmp_path: Path, what: Any, message: str) -> None:
     path = saved_at(tmp_path, what)
     with pytest.raises(GraphError, match=message) as error:
@@ -412,15 +402,11 @@ def test_a_stored_tensor_that_is_an_output_hides_no_size(tmp_path: Path) -> None
     assert from_onnx(path, training=False).nodes["fc"]["shape"] == (2, 4)
 
 
-@every(
-    ("op", "opset", "inputs", "attributes"),
-    [
-        ("GroupNormalization", 18, {"s": (2,), "b": (2,)}, {"num_groups": 2}),
-        ("GroupNormalization", 21, {"s": (4,), "b": (4,)}, {"num_groups": 2}),
-        ("MeanVarianceNormalization", 9, {}, {}),
-        ("MeanVarianceNormalization", 13, {}, {}),
-    ],
-)
+@every(("op", "opset", "inputs", "attributes"), [
+    ("GroupNormalization", 18, {"s": (2,), "b": (2,)}, {"num_groups": 2}),
+    ("GroupNormalization", 21, {"s": (4,), "b": (4,)}, {"num_groups": 2}), ("MeanVarianceNormalization", 9, {}, {}),
+    ("MeanVarianceNormalization", 13, {}, {}),
+])  # fmt: skip
 def test_normalizations_that_are_functions_of_the_standard_have_the_shape_of_what_they_read(
     tmp_path: Path, op: str, opset: int, inputs: dict[str, tuple[int, ...]], attributes: dict[str, Any]
 ) -> None:

@@ -529,42 +529,28 @@ def softplus(x: Array) -> Array:
 
 SELU, GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 BY_OUTPUT: dict[str, tuple[Array, Callable[[Array], Array]]] = {
-    "Relu": (ANY, lambda y: y > 0),
-    "Sigmoid": (ANY, lambda y: y * (1 - y)),
-    "Tanh": (ANY, lambda y: 1 - y * y),
-    "Exp": (ANY, lambda y: y),
-    "Sqrt": (POSITIVE, lambda y: 0.5 / y),
-    "Reciprocal": (ANY, lambda y: -y * y),
+    "Relu": (ANY, lambda y: y > 0), "Sigmoid": (ANY, lambda y: y * (1 - y)), "Tanh": (ANY, lambda y: 1 - y * y),
+    "Exp": (ANY, lambda y: y), "Sqrt": (POSITIVE, lambda y: 0.5 / y), "Reciprocal": (ANY, lambda y: -y * y),
     "Tan": (SMALL, lambda y: 1 + y * y),
-}
+}  # fmt: skip
 BY_INPUT: dict[str, tuple[Array, Callable[[Array], Array]]] = {
     "LeakyRelu": (ANY, lambda x: np.where(x > 0, 1, 0.01)),
     "Gelu": (ANY, lambda x: (1 + ERF(x / math.sqrt(2))) / 2 + x * bell(x)),
-    "Erf": (ANY, lambda x: 2 / math.sqrt(math.pi) * np.exp(-x * x)),
-    "Softplus": (ANY, sigmoid),
+    "Erf": (ANY, lambda x: 2 / math.sqrt(math.pi) * np.exp(-x * x)), "Softplus": (ANY, sigmoid),
     "Mish": (ANY, lambda x: np.tanh(softplus(x)) + x * (1 - np.tanh(softplus(x)) ** 2) * sigmoid(x)),
-    "Log": (POSITIVE, lambda x: 1 / x),
-    "HardSwish": (ANY, lambda x: (2 * x + 3) / 6),
+    "Log": (POSITIVE, lambda x: 1 / x), "HardSwish": (ANY, lambda x: (2 * x + 3) / 6),
     "Elu": (ANY, lambda x: np.where(x > 0, 1, np.exp(x))),
     "Selu": (ANY, lambda x: GAMMA * np.where(x > 0, 1, SELU * np.exp(x))),
     "Celu": (ANY, lambda x: np.where(x > 0, 1, np.exp(x))),
     "Swish": (ANY, lambda x: sigmoid(x) * (1 + x * (1 - sigmoid(x)))),
-    "Softsign": (ANY, lambda x: 1 / (1 + abs(x)) ** 2),
-    "Shrink": (ANY, lambda x: abs(x) > 0.5),
-    "Sin": (ANY, np.cos),
-    "Cos": (ANY, lambda x: -np.sin(x)),
-    "Asin": (SMALL, lambda x: 1 / np.sqrt(1 - x * x)),
-    "Acos": (SMALL, lambda x: -1 / np.sqrt(1 - x * x)),
-    "Atan": (ANY, lambda x: 1 / (1 + x * x)),
-    "Sinh": (ANY, np.cosh),
-    "Cosh": (ANY, np.sinh),
-    "Asinh": (ANY, lambda x: 1 / np.sqrt(1 + x * x)),
-    "Acosh": (POSITIVE + 1, lambda x: 1 / np.sqrt(x * x - 1)),
-    "Atanh": (SMALL, lambda x: 1 / (1 - x * x)),
-    "HardSigmoid": (ANY, lambda x: np.full_like(x, 0.2)),
-    "ThresholdedRelu": (ANY, lambda x: x > 1),
+    "Softsign": (ANY, lambda x: 1 / (1 + abs(x)) ** 2), "Shrink": (ANY, lambda x: abs(x) > 0.5), "Sin": (ANY, np.cos),
+    "Cos": (ANY, lambda x: -np.sin(x)), "Asin": (SMALL, lambda x: 1 / np.sqrt(1 - x * x)),
+    "Acos": (SMALL, lambda x: -1 / np.sqrt(1 - x * x)), "Atan": (ANY, lambda x: 1 / (1 + x * x)),
+    "Sinh": (ANY, np.cosh), "Cosh": (ANY, np.sinh), "Asinh": (ANY, lambda x: 1 / np.sqrt(1 + x * x)),
+    "Acosh": (POSITIVE + 1, lambda x: 1 / np.sqrt(x * x - 1)), "Atanh": (SMALL, lambda x: 1 / (1 - x * x)),
+    "HardSigmoid": (ANY, lambda x: np.full_like(x, 0.2)), "ThresholdedRelu": (ANY, lambda x: x > 1),
     "Abs": (ANY, np.sign),
-}
+}  # fmt: skip
 A, B = some(3, 4), some(4)
 TABLE, ANGLES = some(1, 2, 1, 4), np.linspace(0.2, 1.4, 2).reshape(1, 1, 2)
 TURNS = np.array([[1.0, 2.0], [0.3, 0.1]])  # by position

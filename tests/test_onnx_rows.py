@@ -158,27 +158,18 @@ def test_a_tied_weight_that_is_transposed_in_the_file_is_one_parameter(tmp_path:
     assert residents(from_onnx(path, training=False), "parameter") == {"table": (50, 6)}
 
 
-@every(
-    ("nodes", "stored", "made"),
-    [
-        # Autocast: float32 weights, and in each step a copy in 2 bytes.
-        (
-            [make("Cast", "w", "v", to=TensorProto.FLOAT16), make("Cast", "x", "z", to=TensorProto.FLOAT16)],
-            {"w": (4, 5)},
-            4 * 5 * 2,
-        ),
-        # A normalized weight: the direction and its length are both trained.
-        ([make("Mul", "w g", "v"), make("Identity", "x", "z")], {"w": (4, 5), "g": (1, 5)}, 4 * 5 * 4),
-        # Two factors of one product side by side.
-        ([make("Concat", "w u", "v", axis=1), make("Identity", "x", "z")], {"w": (4, 5), "u": (4, 2)}, 4 * 7 * 4),
-        # The first rows of a longer table of positions, as a view of them: the whole table is trained.
-        (
-            [make("Slice", "w zero four", "s"), make("Unsqueeze", "s zero", "v"), make("Identity", "x", "z")],
-            {"w": (9, 5)},
-            4 * 5 * 4,
-        ),
-    ],
-)
+@every(("nodes", "stored", "made"), [
+    # Autocast: float32 weights, and in each step a copy in 2 bytes.
+    ([make("Cast", "w", "v", to=TensorProto.FLOAT16), make("Cast", "x", "z", to=TensorProto.FLOAT16)], {"w": (4, 5)},
+        4 * 5 * 2),
+    # A normalized weight: the direction and its length are both trained.
+    ([make("Mul", "w g", "v"), make("Identity", "x", "z")], {"w": (4, 5), "g": (1, 5)}, 4 * 5 * 4),
+    # Two factors of one product side by side.
+    ([make("Concat", "w u", "v", axis=1), make("Identity", "x", "z")], {"w": (4, 5), "u": (4, 2)}, 4 * 7 * 4),
+    # The first rows of a longer table of positions, as a view of them: the whole table is trained.
+    ([make("Slice", "w zero four", "s"), make("Unsqueeze", "s zero", "v"), make("Identity", "x", "z")],
+        {"w": (9, 5)}, 4 * 5 * 4),
+])  # fmt: skip
 def test_what_is_computed_from_weights_is_computed_in_each_step(
     tmp_path: Path, nodes: list[Any], stored: dict[str, tuple[int, ...]], made: int
 ) -> None:

@@ -115,19 +115,12 @@ def test_the_command_line_binds_a_dimension(shared: Path) -> None:
     assert result.exit_code == 0, result.output
 
 
-@every(
-    ("name", "message"),
-    [
-        (
-            "silero_vad_16k_op15",
-            r"no rule for node '/model/decoder/If_1' \(If\): which of its subgraphs runs.*depends on what is fed",
-        ),
-        (
-            "superres_prepost_op18",
-            r"no rule for node 'pre_process_0' \(com.microsoft.extensions.DecodeImage\): domain .* none of ONNX's",
-        ),
-    ],
-)
+@every(("name", "message"), [
+    ("silero_vad_16k_op15",
+        r"no rule for node '/model/decoder/If_1' \(If\): which of its subgraphs runs.*depends on what is fed"),
+    ("superres_prepost_op18",
+        r"no rule for node 'pre_process_0' \(com.microsoft.extensions.DecodeImage\): domain .* none of ONNX's"),
+])  # fmt: skip
 @every("training", [True, False])
 def test_what_no_rule_covers_is_refused_by_node_and_reason(
     shared: Path, name: str, message: str, training: bool
@@ -259,26 +252,16 @@ def test_weights_in_low_precision_take_theirs(tmp_path: Path) -> None:
 # --- what the backward of the added rows reads
 
 
-@every(
-    ("op", "reads", "kept"),
-    [
-        # d/dx of the op's formula; "m" its first input, "y" its output.
-        ("HardSigmoid", ["m"], {"m"}),
-        ("HardSwish", ["m"], {"m"}),
-        ("Erf", ["m"], {"m"}),
-        ("Abs", ["m"], {"m"}),
-        ("Elu", ["m"], {"m"}),
-        ("Softplus", ["m"], {"m"}),
-        ("Reciprocal", ["m"], {"y"}),  # -1 / x^2 = -y^2
-        ("ReduceMax", ["m"], {"m", "y"}),
-        ("ReduceMin", ["m"], {"m", "y"}),
-        ("Pow", ["m", "two"], {"m", "two"}),  # c x^(c - 1)
-        ("Where", ["mask", "m", "two"], {"mask"}),
-        ("Tile", ["m", "twice"], set()),
-        ("DepthToSpace", ["m"], set()),
-        ("GlobalMaxPool", ["m"], {"m", "y"}),
-    ],
-)
+@every(("op", "reads", "kept"), [
+    # d/dx of the op's formula; "m" its first input, "y" its output.
+    ("HardSigmoid", ["m"], {"m"}), ("HardSwish", ["m"], {"m"}), ("Erf", ["m"], {"m"}), ("Abs", ["m"], {"m"}),
+    ("Elu", ["m"], {"m"}), ("Softplus", ["m"], {"m"}),
+    ("Reciprocal", ["m"], {"y"}),  # -1 / x^2 = -y^2
+    ("ReduceMax", ["m"], {"m", "y"}), ("ReduceMin", ["m"], {"m", "y"}),
+    ("Pow", ["m", "two"], {"m", "two"}),  # c x^(c - 1)
+    ("Where", ["mask", "m", "two"], {"mask"}), ("Tile", ["m", "twice"], set()), ("DepthToSpace", ["m"], set()),
+    ("GlobalMaxPool", ["m"], {"m", "y"}),
+])  # fmt: skip
 def test_backward_reads_what_the_derivative_names(tmp_path: Path, op: str, reads: list[str], kept: set[str]) -> None:
     attributes: dict[str, Any] = {"blocksize": 2} if op == "DepthToSpace" else {}
     nodes = [

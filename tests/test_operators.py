@@ -53,19 +53,15 @@ def test_an_op_without_a_rule_is_an_error_that_names_it() -> None:
         operator("Relu", node="r", outputs=2)
 
 
-@every(
-    ("op", "shapes", "output", "params", "flops"),
-    [
-        # 2 N Cout Ho Wo Cin/g kh kw
-        ("Conv", [(2, 64, 56, 56), (128, 64, 3, 3)], (2, 128, 28, 28), {}, 2 * 2 * 128 * 28 * 28 * 64 * 9),
-        ("Conv", [(1, 32, 8, 8), (32, 1, 3, 3)], (1, 32, 8, 8), {"group": 32}, 2 * 32 * 64 * 9),
-        ("ConvTranspose", [(1, 8, 4, 4), (8, 4, 2, 2)], (1, 4, 8, 8), {}, 2 * 8 * 16 * 4 * 4),
-        ("Gemm", [(5, 7), (11, 7)], (5, 11), {"transB": 1}, 2 * 5 * 7 * 11),
-        ("Gemm", [(7, 5), (7, 11)], (5, 11), {"transA": 1}, 2 * 5 * 7 * 11),
-        ("MatMul", [(3, 5, 7), (3, 7, 11)], (3, 5, 11), {}, 2 * 3 * 5 * 7 * 11),
-        ("Reshape", [(6, 4)], (24,), {}, 0),
-    ],
-)
+@every(("op", "shapes", "output", "params", "flops"), [
+    # 2 N Cout Ho Wo Cin/g kh kw
+    ("Conv", [(2, 64, 56, 56), (128, 64, 3, 3)], (2, 128, 28, 28), {}, 2 * 2 * 128 * 28 * 28 * 64 * 9),
+    ("Conv", [(1, 32, 8, 8), (32, 1, 3, 3)], (1, 32, 8, 8), {"group": 32}, 2 * 32 * 64 * 9),
+    ("ConvTranspose", [(1, 8, 4, 4), (8, 4, 2, 2)], (1, 4, 8, 8), {}, 2 * 8 * 16 * 4 * 4),
+    ("Gemm", [(5, 7), (11, 7)], (5, 11), {"transB": 1}, 2 * 5 * 7 * 11),
+    ("Gemm", [(7, 5), (7, 11)], (5, 11), {"transA": 1}, 2 * 5 * 7 * 11),
+    ("MatMul", [(3, 5, 7), (3, 7, 11)], (3, 5, 11), {}, 2 * 3 * 5 * 7 * 11), ("Reshape", [(6, 4)], (24,), {}, 0),
+])  # fmt: skip
 def test_flops_count_a_multiply_and_an_add_each(
     op: str, shapes: list[tuple[int, ...]], output: tuple[int, ...], params: dict[str, Any], flops: int
 ) -> None:

@@ -23,14 +23,11 @@ def test_every_option_of_every_model_can_be_given_as_text(name: str) -> None:
             assert option.parse("none") is None
 
 
-@every(
-    ("given", "built"),
-    [
-        (["dtype=bfloat16", "master_weights=yes"], {"dtype": "bfloat16", "master_weights": True}),
-        (["fused_attention=false", "dropout=0.25"], {"fused_attention": False, "dropout": 0.25}),
-        (["loss_chunks=4", "tokens=16"], {"loss_chunks": 4, "tokens": 16}),
-    ],
-)
+@every(("given", "built"), [
+    (["dtype=bfloat16", "master_weights=yes"], {"dtype": "bfloat16", "master_weights": True}),
+    (["fused_attention=false", "dropout=0.25"], {"fused_attention": False, "dropout": 0.25}),
+    (["loss_chunks=4", "tokens=16"], {"loss_chunks": 4, "tokens": 16}),
+])  # fmt: skip
 def test_an_option_builds_what_the_argument_builds(run, given: list[str], built: dict[str, Any]) -> None:
     sizes = {"hidden": 8, "heads": 2, "vocabulary": 11}
     dims = (f"--dim={name}={n}" for name, n in sizes.items())
@@ -42,28 +39,21 @@ def test_an_option_builds_what_the_argument_builds(run, given: list[str], built:
     assert estimated["rows"][0]["footprint"]["fingerprint"] == expected.fingerprint
 
 
-@every(
-    ("arguments", "said"),
-    [
-        (["gpt:1", "--option", "dtype=fp8"], "--option dtype=fp8: dtype of gpt is one of float32, bfloat16, float16"),
-        (["gpt:1", "--option", "fused_attention=maybe"], "is true or false"),
-        (["gpt:1", "--option", "dropout=nan"], "is a number"),
-        (["gpt:1", "--option", "dropout=1e999"], "is a number"),
-        (["gpt:1", "--option", "tokens=1.5"], "is an int"),
-        (["gpt:1", "--option", "tokens=\u0663"], "is an int"),
-        (["gpt:1", "--option", f"tokens={'9' * 5000}"], "is an int"),
-        (["gpt:1", "--option", "flash=1"], "dtype=float32|bfloat16|float16"),
-        (["gpt:1", "--option", "tokens"], "write NAME=VALUE"),
-        (["gpt:1", "--option", "=3"], "write NAME=VALUE"),
-        (["gpt:1", "--option", "tokens=8", "--option", "tokens=9"], "twice"),
-        (["gpt:1", "--option", "tokens=8", "--dim", "tokens=9"], "give one"),
-        (["gpt:1", "--option", "batch=8"], "write --batch"),
-        (["gpt:1", "--option", "training=no"], "write --inference"),
-        (["gpt:1", "--dim", "fused_attention=1"], "write --option fused_attention=bool"),
-        (["chain:4", "--option", "reads=in,up"], "some of in, out"),
-        (["nosuch.json", "--option", "a=b"], "for zoo models"),
-    ],
-)
+@every(("arguments", "said"), [
+    (["gpt:1", "--option", "dtype=fp8"], "--option dtype=fp8: dtype of gpt is one of float32, bfloat16, float16"),
+    (["gpt:1", "--option", "fused_attention=maybe"], "is true or false"),
+    (["gpt:1", "--option", "dropout=nan"], "is a number"), (["gpt:1", "--option", "dropout=1e999"], "is a number"),
+    (["gpt:1", "--option", "tokens=1.5"], "is an int"), (["gpt:1", "--option", "tokens=\u0663"], "is an int"),
+    (["gpt:1", "--option", f"tokens={'9' * 5000}"], "is an int"),
+    (["gpt:1", "--option", "flash=1"], "dtype=float32|bfloat16|float16"),
+    (["gpt:1", "--option", "tokens"], "write NAME=VALUE"), (["gpt:1", "--option", "=3"], "write NAME=VALUE"),
+    (["gpt:1", "--option", "tokens=8", "--option", "tokens=9"], "twice"),
+    (["gpt:1", "--option", "tokens=8", "--dim", "tokens=9"], "give one"),
+    (["gpt:1", "--option", "batch=8"], "write --batch"), (["gpt:1", "--option", "training=no"], "write --inference"),
+    (["gpt:1", "--dim", "fused_attention=1"], "write --option fused_attention=bool"),
+    (["chain:4", "--option", "reads=in,up"], "some of in, out"),
+    (["nosuch.json", "--option", "a=b"], "for zoo models"),
+])  # fmt: skip
 def test_an_option_that_cannot_be_is_one_line_that_says_what_can(run, arguments: list[str], said: str) -> None:
     batch = [] if arguments[0].startswith(("chain", "nosuch")) else ["--batch", "1"]
     answer = run("inspect", *arguments, *batch)

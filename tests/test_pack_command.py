@@ -106,13 +106,10 @@ def test_columns_and_rows_keep_their_order_and_an_offset_that_was_there_is_repla
 
 
 WRITTEN_ELSEWHERE = {
-    "BOM": (TWO, "utf-8-sig"),
-    "CRLF": (TWO.replace("\n", "\r\n"), "utf-8"),
-    "blank lines": (TWO.replace("\n", "\n\n"), "utf-8"),
-    "no last line break": (TWO.rstrip("\n"), "utf-8"),
-    "spaces": (TWO.replace(",", " , "), "utf-8"),
-    "quotes": (TWO.replace("a,0,2,4", '"a","0","2","4"'), "utf-8"),
-}
+    "BOM": (TWO, "utf-8-sig"), "CRLF": (TWO.replace("\n", "\r\n"), "utf-8"),
+    "blank lines": (TWO.replace("\n", "\n\n"), "utf-8"), "no last line break": (TWO.rstrip("\n"), "utf-8"),
+    "spaces": (TWO.replace(",", " , "), "utf-8"), "quotes": (TWO.replace("a,0,2,4", '"a","0","2","4"'), "utf-8"),
+}  # fmt: skip
 
 
 def test_what_other_programs_write_is_read(run, tmp_path: Path) -> None:
@@ -521,17 +518,12 @@ def test_what_the_rules_pack_does_not_wait_for_the_search_to_be_compiled(tmp_pat
 # ------------------------------------------------------------------------------- the true problem, from graphs
 
 #: In-place through a chain, a view at an inner offset that outlives its base, and workspace of one step.
-ALIASED = Graph(
-    [
-        op("a", nbytes=64),
-        op("b", "a", nbytes=64, inplace=((0, 0, False),)),
-        op("c", "b", nbytes=64, inplace=((0, 0, False),), workspace=40),
-        op("big", "c", nbytes=96),
-        op("part", "big", nbytes=16, view=((0, 0, 32),)),
-        op("d", "part", "c", nbytes=8, workspace=24),
-        op("e", "part", "d", nbytes=8, output=True),
-    ]
-)
+ALIASED = Graph([
+    op("a", nbytes=64), op("b", "a", nbytes=64, inplace=((0, 0, False),)),
+    op("c", "b", nbytes=64, inplace=((0, 0, False),), workspace=40), op("big", "c", nbytes=96),
+    op("part", "big", nbytes=16, view=((0, 0, 32),)), op("d", "part", "c", nbytes=8, workspace=24),
+    op("e", "part", "d", nbytes=8, output=True),
+])  # fmt: skip
 ORDER = steps("a b -a c -b big part -big d -c e -part -d")
 
 

@@ -9,16 +9,9 @@ import pytest
 from planner import Graph, InfeasibleBudget, MemoryModel, Plan, from_onnx, load, lower, optimize
 
 LIGHT = (
-    "bvlc_alexnet",
-    "densenet121",
-    "inception_v1",
-    "inception_v2",
-    "resnet50",
-    "shufflenet",
-    "squeezenet",
-    "vgg19",
+    "bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19",
     "zfnet512",
-)
+)  # fmt: skip
 ACTIVATIONS = MemoryModel("activations")
 
 

@@ -66,11 +66,8 @@ def refused(
 
 
 PLAIN = [
-    op("a", nbytes=1),
-    op("b", "a", nbytes=10),
-    op("c", "b", nbytes=100),
-    op("d", "a", "c", nbytes=1000, output=True),
-]
+    op("a", nbytes=1), op("b", "a", nbytes=10), op("c", "b", nbytes=100), op("d", "a", "c", nbytes=1000, output=True),
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------ rule 1
@@ -183,12 +180,9 @@ def test_rule_2_reads_and_frees_mean_the_live_instance() -> None:
 
 
 RESIDENT = [
-    op("p", nbytes=50, kind="parameter"),
-    op("v", "p", nbytes=999, view=((0, 0, 10),)),
-    op("g", "v", nbytes=7),
-    op("p1", "p", "g", nbytes=50, updates=((0, 0),)),
-    op("p2", "p1", nbytes=50, updates=((0, 0),), output=True),
-]
+    op("p", nbytes=50, kind="parameter"), op("v", "p", nbytes=999, view=((0, 0, 10),)), op("g", "v", nbytes=7),
+    op("p1", "p", "g", nbytes=50, updates=((0, 0),)), op("p2", "p1", nbytes=50, updates=((0, 0),), output=True),
+]  # fmt: skip
 
 
 def test_rule_3_a_value_on_a_residents_storage_adds_nothing() -> None:
@@ -295,12 +289,9 @@ def test_rule_4_the_reserve_is_not_part_of_a_peak() -> None:
 
 
 PINNED = [
-    op("a", nbytes=8),
-    op("v", "a", nbytes=3, view=((0, 0, 5),)),
-    op("w", "v", nbytes=3, view=((0, 0, 0),)),
-    op("b", "w", nbytes=1),
-    op("c", "b", nbytes=1, output=True),
-]
+    op("a", nbytes=8), op("v", "a", nbytes=3, view=((0, 0, 5),)), op("w", "v", nbytes=3, view=((0, 0, 0),)),
+    op("b", "w", nbytes=1), op("c", "b", nbytes=1, output=True),
+]  # fmt: skip
 
 
 def test_rule_5_a_view_pins_its_base() -> None:
@@ -345,13 +336,9 @@ def test_rule_6_a_resident_is_always_before() -> None:
 
 
 BUFFER = [
-    op("z", nbytes=8),
-    op("g", nbytes=1),
-    op("v", "z", nbytes=4, view=((0, 0, 0),)),
-    op("r", "v", nbytes=2),
-    op("z1", "z", "g", nbytes=8, updates=((0, 0),)),
-    op("s", "z1", "r", nbytes=3, output=True),
-]
+    op("z", nbytes=8), op("g", nbytes=1), op("v", "z", nbytes=4, view=((0, 0, 0),)), op("r", "v", nbytes=2),
+    op("z1", "z", "g", nbytes=8, updates=((0, 0),)), op("s", "z1", "r", nbytes=3, output=True),
+]  # fmt: skip
 
 
 def test_rule_7_an_update_keeps_the_storage_and_kills_every_older_name() -> None:
@@ -812,17 +799,11 @@ def test_the_judge_accepts_the_oracles_least_cost(digraph: nx.DiGraph, data: st.
     assert least_cost(graph, most) == sum(o.cost for o in graph.ops if not o.resident)
 
 
-@pytest.mark.parametrize(
-    ("name", "least", "costs"),
-    [
-        ("C1", 3, {3: 38, 4: 24, 9: 17}),
-        ("C3", 160, {159: None, 160: 31, 161: 26, 163: 25}),
-        ("C7", 38, {37: None, 38: 47, 40: 43, 48: 39}),
-        ("C7-dead", 24, {24: 40, 25: 32}),
-        ("C9", 25, {25: 49, 32: 49, 33: 41}),
-        ("C9-replayed", 24, {24: 50, 25: 49, 31: 49, 32: 42}),
-    ],
-)
+@pytest.mark.parametrize(("name", "least", "costs"), [
+    ("C1", 3, {3: 38, 4: 24, 9: 17}), ("C3", 160, {159: None, 160: 31, 161: 26, 163: 25}),
+    ("C7", 38, {37: None, 38: 47, 40: 43, 48: 39}), ("C7-dead", 24, {24: 40, 25: 32}),
+    ("C9", 25, {25: 49, 32: 49, 33: 41}), ("C9-replayed", 24, {24: 50, 25: 49, 31: 49, 32: 42}),
+])  # fmt: skip
 def test_the_oracle_gives_the_answers_of_the_notes(name: str, least: int, costs: dict[int, float | None]) -> None:
     case: Case = CASES[name]
     graph = lower(case.digraph())

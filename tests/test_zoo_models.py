@@ -468,21 +468,15 @@ _IMAGES: dict[str, Any] = {"batch": 2, "image": 32, "classes": 10}
 _TOKENS: dict[str, Any] = {"batch": 2, "tokens": 64, "hidden": 32, "heads": 4, "vocabulary": 50}
 _PATCHES: dict[str, Any] = {"batch": 4, "image": 64, "hidden": 32, "heads": 4, "classes": 10}
 SMALL: list[tuple[str, dict[str, Any]]] = [
-    ("vgg:16", _IMAGES),
-    ("resnet:1-1", {**_IMAGES, "stride_on_1x1": True}),
-    ("squeezenet", {**_IMAGES, "image": 64}),
-    ("densenet:3-4", {**_IMAGES, "image": 64}),
-    ("unet:3", {"batch": 1, "image": 140, "channels": 8}),
-    ("unet:2", {"batch": 1, "image": 32, "channels": 8, "padding": 1}),
-    ("gpt:4", _TOKENS),
+    ("vgg:16", _IMAGES), ("resnet:1-1", {**_IMAGES, "stride_on_1x1": True}), ("squeezenet", {**_IMAGES, "image": 64}),
+    ("densenet:3-4", {**_IMAGES, "image": 64}), ("unet:3", {"batch": 1, "image": 140, "channels": 8}),
+    ("unet:2", {"batch": 1, "image": 32, "channels": 8, "padding": 1}), ("gpt:4", _TOKENS),
     ("gpt:4", {**_TOKENS, "dropout": 0.1, "dtype": "bfloat16"}),
     ("gpt:3", {**_TOKENS, "dtype": "bfloat16", "master_weights": True}),
     ("gpt:4", {**_TOKENS, "dropout": 0.1, "fused_attention": False}),
-    ("gpt:3", {**_TOKENS, "vocabulary": 500, "dtype": "bfloat16", "loss_chunks": 4}),
-    ("vit:4", _PATCHES),
-    ("vit:2", {**_PATCHES, "fused_attention": False, "dropout": 0.1}),
-    ("mlp:64-64-64-64-10", {"batch": 512}),
-]
+    ("gpt:3", {**_TOKENS, "vocabulary": 500, "dtype": "bfloat16", "loss_chunks": 4}), ("vit:4", _PATCHES),
+    ("vit:2", {**_PATCHES, "fused_attention": False, "dropout": 0.1}), ("mlp:64-64-64-64-10", {"batch": 512}),
+]  # fmt: skip
 STEPS = [*SMALL, ("resnet:1-2", _IMAGES), ("lstm:3", {"batch": 2, "layers": 2, "hidden": 4, "classes": 6})]
 IDS = [f"{spec}{'+'.join(['', *map(str, options)][-2:])}" for spec, options in SMALL]
 

@@ -183,14 +183,10 @@ def test_the_original_allocator_gives_the_original_totals(shared: Path, name: st
         assert found.arena_bytes == golden["by_match_range"][match_range]["total_bytes"]
 
 
-@every(
-    ("build", "mb"),
-    [
-        (partial(zoo.mxnet_resnet, (3, 4, 23, 3)), 13995),
-        (partial(zoo.mxnet_resnet, (3, 24, 36, 3)), 28279),
-        (partial(zoo.mxnet_lstm, 256), 87576),
-    ],
-)
+@every(("build", "mb"), [
+    (partial(zoo.mxnet_resnet, (3, 4, 23, 3)), 13995), (partial(zoo.mxnet_resnet, (3, 24, 36, 3)), 28279),
+    (partial(zoo.mxnet_lstm, 256), 87576),
+])  # fmt: skip
 def test_depths_without_a_fixture_have_the_measured_sum_of_tensors(build: Callable[[], nx.DiGraph], mb: int) -> None:
     """original.md section 3, column no-opt."""
     assert internal_bytes(build()) >> 20 == mb
