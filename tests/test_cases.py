@@ -12,11 +12,11 @@ from typing import Any
 import cases
 import networkx as nx
 import pytest
-from claims import for_each
-from naive import history, keep_all
+from naive import history
+from offenders import every
 
 import planner
-from planner import InfeasibleBudget, Plan, optimize, simulate
+from planner import InfeasibleBudget, Plan, optimize
 from planner.schedule import Compute
 from planner.search import strategy_names
 
@@ -56,16 +56,7 @@ def live_at_start_of(plan: Plan, op: str) -> set[str]:
     return set(history(plan.graph, plan.schedule)[place - 1].on)
 
 
-@for_each([name for name, case in cases.CASES.items() if case.peak is not None])
-def test_keep_all_takes_the_baseline_of_each_case(name: str) -> None:
-    case = cases.CASES[name]
-    graph = planner.lower(case.digraph())
-    trace = simulate(graph, keep_all(graph))
-    assert trace.peak_bytes == case.peak
-    assert case.cost is None or trace.cost == case.cost
-
-
-@for_each(STRATEGIES, (9, 10, 12, 17))
+@every(("strategy", "budget"), product(STRATEGIES, (9, 10, 12, 17)))
 def test_c1_recomputes_nothing_where_the_baseline_fits(strategy: str, budget: int) -> None:
     plan = optimize(cases.C1.digraph(), budget, strategy=strategy)
     assert plan.verify().recomputed == {}
@@ -85,7 +76,7 @@ def test_c1_is_never_cheaper_than_the_optimum_nor_above_its_budget(strategy: str
                 assert plan.report.plan.cost == C1_LEAST_COST[budget], budget
 
 
-@for_each(STRATEGIES, (None, 9, 10, 13, 17))  # within less, no plan has that peak
+@every(("strategy", "budget"), product(STRATEGIES, (None, 9, 10, 13, 17)))  # within less, no plan has that peak
 def test_c1_trap_a_redoing_everything_for_the_peak_of_the_baseline_is_never_chosen(
     strategy: str, budget: int | None
 ) -> None:
@@ -94,7 +85,7 @@ def test_c1_trap_a_redoing_everything_for_the_peak_of_the_baseline_is_never_chos
         assert plan.report.plan.cost == 17
 
 
-@for_each(["auto", "chen-budget"], ["auto", None], ["trap-b", "trap-b-equal"])
+@every(("strategy", "allocator", "name"), product(["auto", "chen-budget"], ["auto", None], ["trap-b", "trap-b-equal"]))
 def test_c1_trap_b_the_group_size_is_chosen_well(strategy: str, allocator: str | None, name: str) -> None:
     case, most = cases.CASES[name], {"trap-b": 41, "trap-b-equal": 56}[name]
     plan = optimize(case.digraph(), strategy=strategy, allocator=allocator)
@@ -132,14 +123,14 @@ def test_c2_costs_108_at_its_baseline_and_never_less_than_the_optimum_below(stra
     assert caught.value.proven
 
 
-@for_each(STRATEGIES)
+@every("strategy", STRATEGIES)
 def test_c3_needs_no_recomputation_at_163(strategy: str) -> None:
     plan = optimize(cases.C3.digraph(), 163, strategy=strategy)
     assert plan.verify().recomputed == {}
     assert (plan.report.plan.cost, plan.report.resident_bytes) == (25, 100)
 
 
-@for_each(BYTEWISE, ["auto", None])
+@every(("strategy", "allocator"), product(BYTEWISE, ["auto", None]))
 def test_c3_below_the_bound_says_what_binds_and_what_works(strategy: str, allocator: str | None) -> None:
     with pytest.raises(InfeasibleBudget) as caught:
         optimize(cases.C3.digraph(), 159, strategy=strategy, allocator=allocator)
@@ -153,7 +144,7 @@ def test_c3_below_the_bound_says_what_binds_and_what_works(strategy: str, alloca
     assert again.verify().peak_bytes <= error.minimum
 
 
-@for_each(BYTEWISE)
+@every("strategy", BYTEWISE)
 def test_c3_at_160_is_not_called_impossible(strategy: str) -> None:
     outcome = attempt(cases.C3.digraph(), 160, strategy, allocator=None)
     if isinstance(outcome, InfeasibleBudget):
@@ -165,7 +156,7 @@ def test_c3_at_160_is_not_called_impossible(strategy: str) -> None:
     assert at_161.report.plan.cost == 26
 
 
-@for_each(["C5", "C5-returned"])
+@every("name", ["C5", "C5-returned"])
 def test_c5_24gib_is_infeasible_whatever_is_done_elsewhere(name: str) -> None:
     with pytest.raises(InfeasibleBudget) as caught:
         optimize(cases.CASES[name].digraph(), "24GiB", allocator=None)
@@ -179,7 +170,7 @@ def test_c4_one_layer_a_hundred_times_counts_its_weight_once() -> None:
     assert plan.report.keep_all.peak_bytes == 101 * 10240 * 1024 * 4 + 1024 * 1024 * 4 + 1024 * 4
 
 
-@for_each(STRATEGIES)
+@every("strategy", STRATEGIES)
 def test_c7_b_first_fits_48_at_cost_39_with_b1_gone_before_backward(strategy: str) -> None:
     plan = optimize(cases.C7_B_FIRST.digraph(), 48, strategy=strategy)
     assert (plan.verify().peak_bytes, plan.report.plan.cost) == (48, 39)
@@ -193,7 +184,7 @@ def test_c7_b_first_fits_48_at_cost_39_with_b1_gone_before_backward(strategy: st
         optimize(cases.C7_B_FIRST.digraph(), 37, strategy=strategy, allocator=None)
 
 
-@for_each(STRATEGIES)
+@every("strategy", STRATEGIES)
 def test_c7_without_the_unused_head_and_with_a_frozen_trunk(strategy: str) -> None:
     dead = optimize(cases.C7_DEAD.digraph(), 31, strategy=strategy)
     assert (dead.verify().peak_bytes, dead.report.plan.cost) == (31, 28)
@@ -221,7 +212,7 @@ def test_c8_takes_the_two_legal_pairs_and_the_third_when_c2_is_not_returned() ->
     assert ("s", "c2") in {(o, i) for _, o, i in freed.verify().inplace_taken}
 
 
-@for_each(STRATEGIES, C9_LEAST_COST)
+@every(("strategy", "budget"), product(STRATEGIES, C9_LEAST_COST))
 def test_c9_the_random_mask_is_never_drawn_again(strategy: str, budget: int) -> None:
     plan = plan_or_none(cases.C9.digraph(), budget, strategy)
     if plan is not None:
