@@ -27,22 +27,9 @@ import pytest
 
 import planner
 from planner import (
-    Allocation,
-    Graph,
-    GraphError,
     InfeasibleBudget,
-    MemoryModel,
-    Op,
-    PlanFileError,
     PlannerError,
-    Problem,
-    Proposal,
-    ScheduleError,
-    Tensor,
-    TimeLimit,
-    UnitError,
     UnknownAllocator,
-    UnknownStrategy,
     VerificationError,
     allocate,
     lower,
@@ -51,7 +38,10 @@ from planner import (
     zoo,
 )
 from planner.bounds import certificate, lower_bounds
-from planner.problem import Stop
+from planner.errors import GraphError, PlanFileError, ScheduleError, TimeLimit, UnitError, UnknownStrategy
+from planner.graph import Graph, Op, Tensor
+from planner.memory import Allocation, MemoryModel
+from planner.problem import Problem, Proposal, Stop
 from planner.schedule import Compute, Free, Schedule, canonical, keep_all
 from planner.search import register_strategy, strategy_names
 from planner.search.chen import chen_budget, chen_sqrt
@@ -815,11 +805,14 @@ def test_what_cannot_be_called_is_refused_where_it_is_handed_in() -> None:
     assert "x" not in (*strategy_names(), *planner.packing.allocator_names())
 
 
+PACKAGE = str(Path(planner.__file__).parent)
+
+
 def frames_of_ours() -> list[str]:
     """Functions of planner/ on the stack."""
     frame, names = sys._getframe(1), []
     while frame is not None:
-        if "/planner/" in frame.f_code.co_filename.replace(os.sep, "/").split("/wt/")[-1]:
+        if frame.f_code.co_filename.startswith(PACKAGE):
             names.append(frame.f_code.co_name)
         frame = frame.f_back  # type: ignore[assignment]
     return names

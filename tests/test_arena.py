@@ -25,29 +25,15 @@ from programs import steps
 from strategies import broken_schedules, digraphs, memory_models, schedules
 from test_laws import GRAPHS, MEMORY, PERCENT, budget_of, outcome
 
-from planner import (
-    Allocation,
-    Compute,
-    Free,
-    Graph,
-    GraphError,
-    MemoryModel,
-    Op,
-    Plan,
-    PlannerError,
-    Schedule,
-    ScheduleError,
-    VerificationError,
-    allocate,
-    lower,
-    optimize,
-    simulate,
-    zoo,
-)
+from planner import MemoryModel, Plan, allocate, lower, optimize, simulate, zoo
+from planner.errors import GraphError, PlannerError, ScheduleError, VerificationError
 from planner.executors.arena_machine import execute
 from planner.executors.reference import reference
 from planner.executors.windows import automatic_scale
+from planner.graph import Graph, Op
+from planner.memory import Allocation
 from planner.packing import allocator_names
+from planner.schedule import Compute, Free, Schedule
 from planner.search import strategy_names
 
 STRATEGIES = strategy_names()

@@ -16,23 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_kernels import alg3_twin
 
-from planner import (
-    Graph,
-    InfeasibleBudget,
-    MemoryModel,
-    Op,
-    Problem,
-    Tensor,
-    TimeLimit,
-    Trace,
-    lower,
-    optimize,
-    simulate,
-    zoo,
-)
+from planner import InfeasibleBudget, MemoryModel, TimeLimit, Trace, lower, optimize, simulate, zoo
 from planner.analysis.arrays import encode
 from planner.analysis.candidates import forward_part
-from planner.problem import Stop
+from planner.graph import Graph, Op, Tensor
+from planner.problem import Problem, Stop
 from planner.search import find_strategy
 from planner.search.chen import _alg3, _appendix_thresholds, chen_budget, chen_sqrt
 

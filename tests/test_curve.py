@@ -30,24 +30,12 @@ from test_laws import GRAPHS as TRAINING_GRAPHS
 from test_laws import layered_digraphs, outcome
 
 import planner
-from planner import (
-    Curve,
-    InfeasibleBudget,
-    MemoryModel,
-    Plan,
-    PlannerError,
-    Problem,
-    Proposal,
-    UnitError,
-    curve,
-    lower,
-    optimize,
-    zoo,
-)
-from planner.errors import OutputError, PlanFileError, TimeLimit, UnknownAllocator, UnknownStrategy
+from planner import Curve, InfeasibleBudget, MemoryModel, Plan, PlannerError, curve, lower, optimize, zoo
+from planner.errors import OutputError, PlanFileError, TimeLimit, UnitError, UnknownAllocator, UnknownStrategy
 from planner.graph import Graph, Op, Tensor
 from planner.packing.allocators import first_fit
 from planner.planning.curve import CSV_COLUMNS, SUFFIXES, Point
+from planner.problem import Problem, Proposal
 from planner.search import auto, strategy_names
 from planner.search.chen import chen_budget, chen_sqrt
 from planner.simulator import simulate

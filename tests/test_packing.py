@@ -19,23 +19,11 @@ from programs import op, steps
 from strategies import digraphs, memory_models, schedules
 
 import planner
-from planner import (
-    Allocation,
-    Graph,
-    MemoryModel,
-    Op,
-    Schedule,
-    Tensor,
-    UnknownAllocator,
-    VerificationError,
-    allocate,
-    lower,
-    optimize,
-    simulate,
-)
+from planner import Allocation, MemoryModel, UnknownAllocator, VerificationError, allocate, lower, optimize, simulate
+from planner.graph import Graph, Op, Tensor
 from planner.kernels.placement import place
 from planner.packing import allocator_names, best_fit, first_fit, register_allocator
-from planner.schedule import Compute, Free
+from planner.schedule import Compute, Free, Schedule
 
 ALLOCATORS = [*allocator_names(), partial(first_fit, order="breadth"), partial(best_fit, order="breadth")]
 # Those that place buffer by buffer; nnvm shares whole blocks.

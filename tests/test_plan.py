@@ -20,18 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from strategies import digraphs, memory_models
 
 import planner
-from planner import (
-    InfeasibleBudget,
-    MemoryModel,
-    OutputError,
-    Plan,
-    PlanFileError,
-    ScheduleError,
-    VerificationError,
-    load,
-    optimize,
-    zoo,
-)
+from planner import InfeasibleBudget, MemoryModel, Plan, load, optimize, zoo
+from planner.errors import OutputError, PlanFileError, ScheduleError, VerificationError
 from planner.files import write_whole
 from planner.mxnet.nnvm import nnvm
 from planner.packing import first_fit, register_allocator

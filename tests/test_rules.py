@@ -25,28 +25,16 @@ from test_kernels import recompute_twin
 from test_laws import ALLOCATORS, MEMORY, PERCENT, budget_of, layered_digraphs, outcome
 
 import planner
-from planner import (
-    Graph,
-    InfeasibleBudget,
-    MemoryModel,
-    Plan,
-    PlannerError,
-    Proposal,
-    ScheduleError,
-    VerificationError,
-    load,
-    lower,
-    optimize,
-    simulate,
-    zoo,
-)
+from planner import MemoryModel, Plan, load, lower, optimize, simulate, zoo
 from planner.analysis.arrays import encode
 from planner.analysis.evaluator import Evaluator
+from planner.errors import InfeasibleBudget, PlannerError, ScheduleError, VerificationError
+from planner.graph import Graph
 from planner.kernels.mark_rerun import mirror, read_runs
 from planner.policy import policy_of, rule_list
 from planner.policy.check import check_obeyed, forward_ops
 from planner.policy.patterns import matching
-from planner.problem import Problem, Status
+from planner.problem import Problem, Proposal, Status
 from planner.schedule import Compute, Schedule
 from planner.search import strategy_names
 
