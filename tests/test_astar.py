@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from naive import history, keep_all, least_cost, least_peak, naive_cost, naive_peak
 from programs import op, steps
-from strategies import digraphs, memory_models, simple_digraphs
+from strategies import memory_models
 from test_certificate import LEAST_COSTS
-from test_laws import PERCENT, budget_of, layered_digraphs
+from test_laws import GRAPHS, ORACLE_GRAPHS, PERCENT, WALKED_GRAPHS, budget_of
 
 from planner import Graph, MemoryModel, Op, Tensor, lower, simulate
 from planner.bounds.astar import Answer, cheapest_schedule, least_peak_schedule
@@ -47,11 +47,7 @@ def check(answer: Answer, graph: Graph, memory: MemoryModel, budget: int, cost: 
 
 
 @MANY
-@given(
-    digraph=st.one_of(layered_digraphs(least=3, most=4, aliasing=False), simple_digraphs(most_ops=9)),
-    memory=memory_models(),
-    percent=PERCENT,
-)
+@given(digraph=ORACLE_GRAPHS, memory=memory_models(), percent=PERCENT)
 def test_the_least_cost_and_the_least_peak_are_those_of_the_oracle(
     digraph: nx.DiGraph, memory: MemoryModel, percent: int
 ) -> None:
@@ -69,11 +65,7 @@ def test_the_least_cost_and_the_least_peak_are_those_of_the_oracle(
 
 
 @SOME
-@given(
-    digraph=st.one_of(layered_digraphs(least=2, most=3), digraphs(most_forward=2), digraphs(most_forward=3)),
-    memory=memory_models(),
-    percent=PERCENT,
-)
+@given(digraph=WALKED_GRAPHS, memory=memory_models(), percent=PERCENT)
 def test_the_least_cost_is_that_of_the_machine_walked_in_full(
     digraph: nx.DiGraph, memory: MemoryModel, percent: int
 ) -> None:
@@ -95,7 +87,7 @@ def test_the_least_cost_is_that_of_the_machine_walked_in_full(
 
 
 @MANY
-@given(digraph=st.one_of(layered_digraphs(), digraphs()), memory=memory_models(), percent=PERCENT, pinned=st.booleans())
+@given(digraph=GRAPHS, memory=memory_models(), percent=PERCENT, pinned=st.booleans())
 def test_what_is_found_is_legal_fits_and_costs_what_it_says(
     digraph: nx.DiGraph, memory: MemoryModel, percent: int, pinned: bool
 ) -> None:

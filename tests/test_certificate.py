@@ -14,8 +14,8 @@ from exhaustive import cheapest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from naive import best, keep_all, least_cost, naive_cost, naive_peak, parse
-from strategies import digraphs, memory_models, schedules, simple_digraphs
-from test_laws import PERCENT, budget_of, layered_digraphs
+from strategies import memory_models, schedules
+from test_laws import GRAPHS, ORACLE_GRAPHS, PERCENT, WALKED_GRAPHS, budget_of
 
 from bench import remat
 from planner import Graph, MemoryModel, Op, Tensor, lower, optimize, simulate, zoo
@@ -38,10 +38,7 @@ def budgets(graph: Graph, memory: MemoryModel) -> list[int]:
 
 
 @EXHAUSTIVE
-@given(
-    digraph=st.one_of(layered_digraphs(least=3, most=4, aliasing=False), simple_digraphs(most_ops=9)),
-    memory=memory_models(),
-)
+@given(digraph=ORACLE_GRAPHS, memory=memory_models())
 def test_no_schedule_costs_less_than_the_certificate(digraph: nx.DiGraph, memory: MemoryModel) -> None:
     graph = lower(digraph)
     for budget in budgets(graph, memory):
@@ -54,10 +51,7 @@ def test_no_schedule_costs_less_than_the_certificate(digraph: nx.DiGraph, memory
 
 
 @SOME
-@given(
-    digraph=st.one_of(layered_digraphs(least=2, most=3), digraphs(most_forward=2), digraphs(most_forward=3)),
-    memory=memory_models(),
-)
+@given(digraph=WALKED_GRAPHS, memory=memory_models())
 def test_nor_with_views_updates_inplace_pairs_and_several_outputs(digraph: nx.DiGraph, memory: MemoryModel) -> None:
     graph = lower(digraph)
     if sum(not op.resident for op in graph.ops) > 8:
@@ -77,7 +71,7 @@ def test_nor_with_views_updates_inplace_pairs_and_several_outputs(digraph: nx.Di
 
 
 @SOME
-@given(digraph=st.one_of(layered_digraphs(), digraphs()), memory=memory_models(), data=st.data())
+@given(digraph=GRAPHS, memory=memory_models(), data=st.data())
 def test_no_schedule_drawn_at_random_costs_less_than_the_certificate_at_its_peak(
     digraph: nx.DiGraph, memory: MemoryModel, data: st.DataObject
 ) -> None:
@@ -88,12 +82,7 @@ def test_no_schedule_drawn_at_random_costs_less_than_the_certificate_at_its_peak
 
 
 @SOME
-@given(
-    digraph=st.one_of(layered_digraphs(), digraphs()),
-    memory=memory_models(),
-    percent=PERCENT,
-    effort=st.sampled_from([0.05, 1.0]),
-)
+@given(digraph=GRAPHS, memory=memory_models(), percent=PERCENT, effort=st.sampled_from([0.05, 1.0]))
 def test_the_certificate_is_at_least_one_run_and_just_that_where_keep_all_fits(
     digraph: nx.DiGraph, memory: MemoryModel, percent: int, effort: float
 ) -> None:

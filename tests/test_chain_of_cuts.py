@@ -18,9 +18,9 @@ from exhaustive import cheapest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from naive import keep_all, least_cost, naive_cost, naive_peak
-from strategies import digraphs, memory_models, schedules, simple_digraphs
+from strategies import memory_models, schedules
 from test_certificate import LEAST_COSTS, budgets, keep_all_of, layers
-from test_laws import layered_digraphs
+from test_laws import GRAPHS, ORACLE_GRAPHS, WALKED_GRAPHS
 
 from bench import remat
 from planner import Graph, MemoryModel, Op, Tensor, lower, simulate
@@ -75,11 +75,7 @@ def check(graph: Graph, memory: MemoryModel, data: st.DataObject, oracle: Callab
 
 
 @SOME
-@given(
-    digraph=st.one_of(layered_digraphs(least=3, most=4, aliasing=False), simple_digraphs(most_ops=9)),
-    memory=memory_models(),
-    data=st.data(),
-)
+@given(digraph=ORACLE_GRAPHS, memory=memory_models(), data=st.data())
 def test_no_schedule_costs_less_than_a_series_proves(
     digraph: nx.DiGraph, memory: MemoryModel, data: st.DataObject
 ) -> None:
@@ -88,11 +84,7 @@ def test_no_schedule_costs_less_than_a_series_proves(
 
 
 @SOME
-@given(
-    digraph=st.one_of(layered_digraphs(least=2, most=3), digraphs(most_forward=2), digraphs(most_forward=3)),
-    memory=memory_models(),
-    data=st.data(),
-)
+@given(digraph=WALKED_GRAPHS, memory=memory_models(), data=st.data())
 def test_nor_with_views_updates_inplace_pairs_and_several_outputs(
     digraph: nx.DiGraph, memory: MemoryModel, data: st.DataObject
 ) -> None:
@@ -102,7 +94,7 @@ def test_nor_with_views_updates_inplace_pairs_and_several_outputs(
 
 
 @SOME
-@given(digraph=st.one_of(layered_digraphs(), digraphs()), memory=memory_models(), data=st.data())
+@given(digraph=GRAPHS, memory=memory_models(), data=st.data())
 def test_nor_any_schedule_drawn_at_random(digraph: nx.DiGraph, memory: MemoryModel, data: st.DataObject) -> None:
     graph = lower(digraph)
     trace = simulate(graph, data.draw(schedules(graph)), memory=memory)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from naive import least_cost, least_peak, naive_cost
 from strategies import digraphs, memory_models
-from test_laws import PERCENT, budget_of, layered_digraphs
+from test_laws import GRAPHS, PERCENT, budget_of, layered_digraphs
 
 from bench import remat
 from planner import InfeasibleBudget, MemoryModel, Plan, TimeLimit, lower, optimize, simulate
@@ -118,7 +118,7 @@ def test_phases_are_not_needed(name: str) -> None:
 
 
 @SOME
-@given(digraph=st.one_of(layered_digraphs(), digraphs()), memory=memory_models(), percent=PERCENT, phases=st.booleans())
+@given(digraph=GRAPHS, memory=memory_models(), percent=PERCENT, phases=st.booleans())
 def test_a_proposal_fits_and_costs_at_least_the_certificate(
     digraph: nx.DiGraph, memory: MemoryModel, percent: int, phases: bool
 ) -> None:

@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from naive import keep_all, least_cost, least_peak, naive_cost
 from programs import op
-from strategies import digraphs, memory_models, simple_digraphs
+from strategies import memory_models, simple_digraphs
 from test_astar import LEAST_PEAKS
 from test_certificate import LEAST_COSTS
-from test_laws import PERCENT, budget_of, layered_digraphs
+from test_laws import GRAPHS, ORACLE_GRAPHS, PERCENT, budget_of, layered_digraphs
 
 from bench import remat
 from planner import Graph, InfeasibleBudget, MemoryModel, Op, PlannerError, Tensor, TimeLimit, lower, optimize, simulate
@@ -35,6 +35,7 @@ from planner.search.exact import exact, proves
 
 SOME = settings(suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=settings().max_examples * 2, suppress_health_check=list(HealthCheck))
+STAGED_GRAPHS = st.one_of(layered_digraphs(least=3, most=6, aliasing=False), simple_digraphs(most_ops=9), GRAPHS)
 
 #: `rematerialisation.md` 5, rows proved optimal for a fixed order; overhead in percent.
 PROVED = {
@@ -52,11 +53,7 @@ def outcome(problem: Problem) -> Proposal | InfeasibleBudget:
 
 
 @SOME
-@given(
-    digraph=st.one_of(layered_digraphs(least=3, most=4, aliasing=False), simple_digraphs(most_ops=9)),
-    memory=memory_models(),
-    percent=PERCENT,
-)
+@given(digraph=ORACLE_GRAPHS, memory=memory_models(), percent=PERCENT)
 def test_small_graphs_are_solved_and_said_to_be(digraph: nx.DiGraph, memory: MemoryModel, percent: int) -> None:
     graph = lower(digraph)
     smallest = exact(Problem(graph, None, memory))
@@ -76,7 +73,7 @@ def test_small_graphs_are_solved_and_said_to_be(digraph: nx.DiGraph, memory: Mem
 
 @SOME
 @given(
-    digraph=st.one_of(layered_digraphs(), digraphs()),
+    digraph=GRAPHS,
     memory=memory_models(),
     percent=PERCENT,
     order=st.sampled_from(["free", "pinned"]),
@@ -153,13 +150,7 @@ def test_a_proof_can_be_had_again_and_none_of_a_dearer_plan() -> None:
 
 
 @MANY
-@given(
-    digraph=st.one_of(
-        layered_digraphs(least=3, most=6, aliasing=False), simple_digraphs(most_ops=9), layered_digraphs(), digraphs()
-    ),
-    memory=memory_models(),
-    percent=PERCENT,
-)
+@given(digraph=STAGED_GRAPHS, memory=memory_models(), percent=PERCENT)
 def test_no_schedule_in_program_order_is_below_the_stages(
     digraph: nx.DiGraph, memory: MemoryModel, percent: int
 ) -> None:
@@ -180,13 +171,7 @@ def test_no_schedule_in_program_order_is_below_the_stages(
 
 
 @MANY
-@given(
-    digraph=st.one_of(
-        layered_digraphs(least=3, most=6, aliasing=False), simple_digraphs(most_ops=9), layered_digraphs(), digraphs()
-    ),
-    memory=memory_models(),
-    percent=PERCENT,
-)
+@given(digraph=STAGED_GRAPHS, memory=memory_models(), percent=PERCENT)
 def test_every_schedule_in_program_order_is_a_solution_of_the_stages_at_no_more_than_its_cost(
     digraph: nx.DiGraph, memory: MemoryModel, percent: int
 ) -> None:

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from naive import history, naive_timeline
 from strategies import digraphs, memory_models, op_sequences, schedules
-from test_laws import layered_digraphs
+from test_laws import GRAPHS, layered_digraphs
 
 from planner import Graph, MemoryModel, lower
 from planner.analysis.arrays import encode
@@ -25,7 +25,6 @@ from planner.kernels import flow, unroll
 from planner.schedule import Compute
 
 QUICK = settings(suppress_health_check=list(HealthCheck))
-GRAPHS = st.one_of(layered_digraphs(), digraphs())
 Arcs = list[tuple[int, int, int]]
 
 

@@ -95,6 +95,9 @@ def layered_digraphs(draw: Any, *, least: int = 4, most: int = 8, aliasing: bool
 
 GRAPHS = st.one_of(layered_digraphs(), digraphs())
 SMALL_GRAPHS = st.one_of(layered_digraphs(least=3, most=4, aliasing=False), simple_digraphs(most_ops=7))
+#: Small enough for the oracle of `naive`; with aliasing, for every state of `exhaustive.cheapest`.
+ORACLE_GRAPHS = st.one_of(layered_digraphs(least=3, most=4, aliasing=False), simple_digraphs(most_ops=9))
+WALKED_GRAPHS = st.one_of(layered_digraphs(least=2, most=3), digraphs(most_forward=2), digraphs(most_forward=3))
 
 
 def outcome(graph: Any, budget: int | None, **options: Any) -> Plan | InfeasibleBudget:

@@ -20,9 +20,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from naive import canonical_steps, history, keep_all, program_order
 from programs import op, steps
-from strategies import digraphs, op_sequences, simple_digraphs
+from strategies import op_sequences, simple_digraphs
 from test_kernels import recompute_twin
-from test_laws import ALLOCATORS, MEMORY, PERCENT, budget_of, layered_digraphs, outcome
+from test_laws import ALLOCATORS, GRAPHS, MEMORY, PERCENT, budget_of, layered_digraphs, outcome
 
 import planner
 from planner import MemoryModel, Plan, load, lower, optimize, simulate, zoo
@@ -41,7 +41,6 @@ from planner.search import strategy_names
 STRATEGIES = strategy_names()
 FEW = settings(max_examples=settings().max_examples // 4, suppress_health_check=list(HealthCheck))
 SOME = settings(suppress_health_check=list(HealthCheck))
-GRAPHS = st.one_of(layered_digraphs(), digraphs())
 
 
 def net(*forward: Any, backward: Sequence[Any], name: str = "net") -> Graph:
