@@ -1,5 +1,4 @@
-"""The least cost of any schedule of a tiny graph under all thirteen memory rules: views, updates, in-place, several
-outputs.
+"""The least cost of any schedule of a tiny graph under all thirteen memory rules.
 
 Where `naive.oracle` knows one output per op and no aliasing, this walks the machine of `naive` itself: every order,
 every number of runs, every set of frees after every step.
