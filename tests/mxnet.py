@@ -26,11 +26,7 @@ MEMORY = MemoryModel(scope="activations")
 
 @dataclass(frozen=True)
 class Fixture:
-    """One fixture file; `entries`, `nodes` and `golden` are its own words.
-
-    Args:
-        value_of: our name of each entry, by entry id.
-    """
+    """One fixture file; `entries`, `nodes`, `golden` are its words, `value_of` our name of an entry by its id."""
 
     name: str
     nodes: list[dict[str, Any]]
@@ -139,11 +135,9 @@ def recomputed(planned: Fixture) -> set[str]:
 
 
 def split_heads(plain: Fixture, again: Collection[str]) -> Graph:
-    """The unplanned graph in which each output that a plan computes twice has a twin for the backward pass: `<op>
-    again`.
+    """The unplanned graph in which an output that a plan computes twice has a twin for the backward pass: `<op> again`.
 
-    The original makes a second copy of such an output and keeps the first. By our rules an output that is live cannot
-    be made again.
+    The original makes a second copy of it and keeps the first; by our rules a live output cannot be made again.
     """
     heads = {op for op in again if any(plain.graph.tensors[t.name].output for t in plain.graph.op_named[op].outputs)}
     graph = nx.DiGraph()
@@ -159,9 +153,7 @@ def split_heads(plain: Fixture, again: Collection[str]) -> Graph:
 
 
 def just_in_time(graph: Graph, again: Collection[str]) -> list[str]:
-    """Alg. 2: before each backward op, the second runs it still needs, in program order; twins of heads run there for
-    the first time.
-    """
+    """Alg. 2: before each backward op, the second runs it still needs, in program order; twins run there first."""
     place = {op.name: k for k, op in enumerate(graph.ops)}
     missing = {f"{name} again" if f"{name} again" in place else name for name in again}
     order: list[str] = []

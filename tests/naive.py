@@ -220,9 +220,7 @@ def _root(graph: Graph, value: str) -> Op:
 
 
 def instance(graph: Graph, ops: Sequence[str], t: int, value: str) -> tuple[str, int]:
-    """The storage under the newest instance of a value before step t, as (value, step of its making), in-place
-    aside.
-    """
+    """(value, step of its making) of the storage under a value's newest instance before step t, in-place aside."""
     op = graph.producer[value]
     if op.kind != "op":
         return value, -1
@@ -234,9 +232,7 @@ def instance(graph: Graph, ops: Sequence[str], t: int, value: str) -> tuple[str,
 
 
 def runs(schedule: Schedule) -> list[tuple[str, frozenset[str]]]:
-    """(op, values freed directly after it) for each Compute: for comparisons that do not care in which order names are
-    freed.
-    """
+    """(op, values freed directly after it) for each Compute: the order of the frees does not count."""
     pairs: list[tuple[str, set[str]]] = []
     for step in schedule.steps:
         if isinstance(step, Compute):

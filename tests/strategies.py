@@ -1,7 +1,6 @@
 """Random training graphs and random legal orders for hypothesis, legal by construction.
 
-`digraphs()` has everything the schema knows; `simple_digraphs()` is small enough for the oracle; `op_sequences(graph)`
-recomputes.
+`digraphs()` has everything the schema knows, `simple_digraphs()` suits the oracle, `op_sequences(graph)` recomputes.
 """
 
 from __future__ import annotations
@@ -20,12 +19,7 @@ from planner.schedule import Compute, Free, Schedule
 
 
 def dag(nodes: Mapping[Hashable, Any], *edges: tuple[Any, ...], **facts: Any) -> nx.DiGraph:
-    """A graph as people write it.
-
-    Args:
-        nodes: bytes of each node, or all its attributes.
-        edges: (source, target), or with a dict of attributes behind them.
-    """
+    """A graph as people write it: bytes or attributes of each node, and (source, target[, attributes]) edges."""
     graph = nx.DiGraph(**facts)
     for name, given in nodes.items():
         graph.add_node(name, **(given if isinstance(given, dict) else {"nbytes": given}))
@@ -243,10 +237,7 @@ def memory_models(draw: Callable) -> MemoryModel:
 
 @st.composite
 def op_sequences(draw: Callable, graph: Graph, *, most_extra: int = 12) -> list[str]:
-    """A random legal order of ops with recomputation: `naive.canonical_steps(graph, order)` is a legal schedule.
-
-    The simplest example is the program order.
-    """
+    """A random order of ops, the program order at the simplest, whose `naive.canonical_steps` are a legal schedule."""
     ops = [op for op in graph.ops if op.kind == "op"]
     sequence: list[str] = []
     # value -> storage

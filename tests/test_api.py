@@ -1,6 +1,4 @@
-"""`optimize`, `allocate`, `simulate`: what they take, what they refuse, and that nothing a strategy claims is believed
-unseen.
-"""
+"""`optimize`, `allocate`, `simulate`: what they take and refuse, and that no claim of a strategy is believed."""
 
 from __future__ import annotations
 

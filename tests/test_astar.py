@@ -1,6 +1,4 @@
-"""Every schedule of a small graph: against the oracle of `cases.md` and, with aliasing, the machine of `naive` walked
-in full.
-"""
+"""Every schedule of a small graph: against the oracle of `cases.md` and, with aliasing, every state of `naive`."""
 
 from __future__ import annotations
 
@@ -167,9 +165,7 @@ def test_plans_that_differ_by_less_than_rounding_are_told_apart() -> None:
 
 
 def test_a_view_that_pins_the_old_storage_and_a_kept_sibling_are_weighed() -> None:
-    """Where canonical frees are not the best: a is made anew beside its view, or kept while b is made again, as a copy
-    for that step.
-    """
+    """Canonical frees are not the best here: a is made anew beside its view, or kept as b is made again with a copy."""
     two = Op("two", (Tensor("two:0", 4), Tensor("two:1", 8)))
     view = Op("view", (Tensor("view", 4),), reads=("two:0",), view=((0, 0, 0),))
     wide = Op("wide", (Tensor("wide", 8),), reads=("view",))
@@ -182,9 +178,7 @@ def test_a_view_that_pins_the_old_storage_and_a_kept_sibling_are_weighed() -> No
 
 
 def test_an_output_freed_so_that_it_can_be_made_in_place_saves_its_bytes_twice() -> None:
-    """`two:1` is live when `two` runs again: without it there is room for a copy less, and `two` may put it on the
-    storage of `a`.
-    """
+    """Freeing `two:1` before `two` runs again saves the copy, and lets `two` put it on the storage of `a`."""
     graph = Graph(
         [
             op("a", nbytes=33),

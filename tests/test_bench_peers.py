@@ -46,9 +46,7 @@ def steps_of(graph: planner.Graph, ops: list[int]) -> planner.Schedule:
 
 
 def training(layers: int, *, seed: int) -> Parts:
-    """A random net with skips, then its backward ops in reverse order; each reads two forward values and the gradient
-    before it.
-    """
+    """A random net with skips, then its backward ops reversed; each reads two forward values and the last gradient."""
     draw = random.Random(seed)
     edges = {(k - 1, k) for k in range(1, layers)} | {(draw.randrange(k), k) for k in range(1, layers)}
     for k in reversed(range(layers)):

@@ -145,8 +145,7 @@ def test_what_may_run_again_is_forward_recomputable_and_on_no_storage_updated_ea
 
 
 def separates(graph: Graph, root: str) -> bool:
-    """True if no path leads from what runs before the storage to what runs after it in the forward part, the storage
-    taken away.
+    """True if no forward path avoids the storage on its way from what runs before it to what runs after it.
 
     The forward part is what the backward ops need. Residents and non-recomputable ops that read nothing are on no path.
     """

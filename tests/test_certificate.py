@@ -1,6 +1,4 @@
-"""The certificate against every schedule there is: the oracle of `cases.md`; with aliasing, the machine of `naive`
-walked in full.
-"""
+"""The certificate against every schedule there is: the oracle of `cases.md` and, with aliasing, `naive` walked."""
 
 from __future__ import annotations
 
@@ -221,9 +219,7 @@ def test_a_real_step_with_views_updates_and_several_outputs_has_a_certificate_be
 
 
 def test_what_was_asked_before_changes_no_bound() -> None:
-    """A report and who verifies it later, elsewhere, must come to the same: what is remembered in between may only save
-    time.
-    """
+    """A report and who verifies it later come to the same: what is remembered in between may only save time."""
 
     graph = lower(zoo.chain(24, reads=("in",)))
     asked = [(5, None), (5, 700.0), (5, 120.0), (4, 300.0), (5, 700.0), (6, 90.0), (5, 121.0), (5, None)]

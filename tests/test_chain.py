@@ -1,6 +1,4 @@
-"""Chains of unequal stages: exact over persistent plans, by enumeration of all of them; exact outright on equal ones,
-by the oracle.
-"""
+"""Chains of unequal stages: exact over all persistent plans; on equal stages exact outright, by the oracle."""
 
 from __future__ import annotations
 
@@ -130,9 +128,7 @@ def rematgraph(path: Path) -> nx.DiGraph:
 
 @dataclass(frozen=True)
 class Layer:
-    """Ops of one layer in program order, its output `x`, and what its backward op reads; "in" is the output of the
-    layer before.
-    """
+    """Ops of one layer in program order, its output `x`, and what its backward op reads ("in": the output below)."""
 
     ops: dict[str, tuple[str, ...]]
     x: str
@@ -209,9 +205,7 @@ def remake(layer: Layer, targets: set[str], live: set[str]) -> tuple[list[str], 
 
 
 def persistent(layers: list[Layer], first: bool, s: int, t: int, out: bool) -> Iterator[tuple[str, ...]]:
-    """Every persistent plan of layers s to t, as ops: from the output of the layer before s, and the gradient after
-    t.
-    """
+    """Every persistent plan of layers s to t, as ops, from the output below s and the gradient after t."""
     one, last = layers[s], layers[t]
     if not first:
         again, below = remake(last, set(last.reads), {last.x} if out else set())
@@ -437,9 +431,7 @@ def test_action_frees_are_those_of_its_twin(digraph: nx.DiGraph, data: st.DataOb
 
 
 def action_frees_twin(graph: Graph, arrays: Any, actions: Any, dies: Any, level: Any, keep: Any) -> list[set[int]]:
-    """A value goes after a step that touches it unless the action makes no more use of this instance and is not told to
-    keep it.
-    """
+    """A value goes after a step that touches it if the action neither uses this instance again nor has to keep it."""
     row = {name: v for v, name in enumerate(graph.tensors)}
     found = []
     for rows, now, kept in zip(actions, level, keep, strict=True):

@@ -1,6 +1,4 @@
-"""Several instants together: against every schedule of small graphs, and against every choice of runs between the
-instants.
-"""
+"""Several instants together: against every schedule of small graphs, and every choice of runs between them."""
 
 from __future__ import annotations
 
@@ -104,9 +102,7 @@ def test_nor_any_schedule_drawn_at_random(digraph: nx.DiGraph, memory: MemoryMod
 
 
 def cheapest_runs(graph: Graph, memory: MemoryModel, rows: list[int], budget: int) -> int | None:
-    """Every set of ops to run again in each part, tried: what a part asks for and does not make is live where it
-    starts; in units.
-    """
+    """Every set of reruns in each part, tried: what a part asks for and does not make is live where it starts."""
     shared = storages_of(graph, memory)
     storage_rep, names = shared.storage_rep, list(graph.tensors)
     index = {name: v for v, name in enumerate(names)}

@@ -49,9 +49,7 @@ BUDGETS = st.one_of(st.integers(1, 6), PERCENTS)
 
 @pytest.fixture(scope="module")
 def chain() -> Curve:
-    """A curve with all that a curve can have: two strategies, points on the front and off it, and budgets that nothing
-    fits.
-    """
+    """A curve of two strategies with points on the front and off it, and budgets that nothing fits."""
     return curve(zoo.chain(12), [3, 6, 7, 8, 10, 12, 13], strategies=("chen-budget", "chen-sqrt"))
 
 
@@ -420,9 +418,7 @@ def test_a_search_begins_from_the_plans_next_below_and_above() -> None:
 
 
 def thinning(problem: Problem) -> Proposal:
-    """A strategy that uses its starts, and does worse without: the cheapest start that fits, or else the plan of least
-    peak.
-    """
+    """A strategy that does worse without its starts: the cheapest that fits, or else the plan of least peak."""
     fitting = [
         (simulate(problem.graph, s, memory=problem.memory).cost, k)
         for k, s in enumerate(problem.starts)
@@ -448,9 +444,7 @@ def fit(problem: Problem, schedule: planner.Schedule) -> bool:
 
 
 def test_more_effort_never_finds_less_at_given_budgets() -> None:
-    """Held by a strategy that finds less with more effort, and from other starts: the rungs below its own are asked all
-    the same.
-    """
+    """The strategy finds less with more effort and other starts: the rungs below its own are asked all the same."""
 
     def moody(problem: Problem) -> Proposal:
         return thinning(problem) if problem.effort == 1 else chen_sqrt(msgspec.structs.replace(problem, starts=()))

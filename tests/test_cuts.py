@@ -1,6 +1,4 @@
-"""The strategy "cuts": the published figures, the public cases, graphs without phases, and what a search must never
-do.
-"""
+"""The strategy "cuts": published figures, public cases, graphs without phases, what no search may do."""
 
 from __future__ import annotations
 

@@ -81,9 +81,7 @@ def test_c3_below_the_bound_names_the_least_that_works() -> None:
 
 
 def test_two_outputs_made_again_beside_one_that_is_kept() -> None:
-    """`pair` makes 4 + 4; keeping its first output while the second waits for `c` costs 8 at once, making it twice
-    never more.
-    """
+    """`pair` makes 4 + 4; keeping its first output while the second waits costs 8; making it twice never more."""
     graph = Graph(
         [
             Op("pair", (Tensor("pair:0", 4), Tensor("pair:1", 4))),
@@ -119,9 +117,7 @@ def test_three_chains_beside_each_other_are_solved(sizes: tuple[int, ...]) -> No
 
 @st.composite
 def sparse_graphs(draw: Any) -> Graph:
-    """Seven to nine ops of one or two outputs that read little or nothing, in pieces or not; some cost nothing or run
-    at most once.
-    """
+    """Seven to nine ops of one or two outputs that read little, in pieces or not; some are free or run at most once."""
     sizes = draw(st.sampled_from([(1,), (1, 2), (3, 5, 8), (4, 1, 8, 3, 16, 0)]))
     kinds = draw(
         st.sampled_from([("plain",), ("plain", "plain", "two"), ("plain", "view", "inplace", "update", "two")])

@@ -1,6 +1,4 @@
-"""The strategy "exact": optima of small graphs, and bounds of larger ones that no schedule in program order goes
-below.
-"""
+"""The strategy "exact": optima of small graphs, and bounds of larger ones on schedules in program order."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The packer without waste: optimal where it can be checked, never an overlap, never below what is live, and its bound
-proven.
-"""
+"""The packer without waste: optimal where it can be checked, never an overlap, and its bound proven."""
 
 from __future__ import annotations
 
@@ -40,9 +38,9 @@ def placed(rows: Sequence[Row], packing: Packing) -> list[Buffer]:
 
 
 def best_top(rows: Sequence[Row]) -> int:
-    """Every order, each buffer at the lowest offset that is free: some order gives the smallest arena there is.
+    """Every order, each buffer at the lowest free offset: some order gives the smallest arena there is.
 
-    Take a smallest arena, and place its buffers in the order of their offsets: none ends up higher than it was.
+    Placed in the order of their offsets in a smallest arena, no buffer ends up higher than it was.
     """
     fixed = [row for row in rows if row[4] >= 0]
     free = [row for row in rows if row[4] < 0]

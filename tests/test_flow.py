@@ -1,6 +1,4 @@
-"""Minimum cuts against networkx and brute force; what the network says of storages against the slow twin of the memory
-rules.
-"""
+"""Minimum cuts against networkx and brute force; storages of the network against the slow twin of the rules."""
 
 from __future__ import annotations
 

@@ -39,8 +39,7 @@ PERCENT = st.sampled_from([25, 50, 75, 90, 60, 40, 10, 0, 100, 110, -20, -1000])
 
 @st.composite
 def layered_digraphs(draw: Any, *, least: int = 4, most: int = 8, aliasing: bool = True) -> nx.DiGraph:
-    """A net of layers whose backward reads what most layers save, so that recomputing pays: on purely random graphs it
-    hardly does.
+    """A net of layers whose backward reads what most layers save, so that recomputing pays as in real nets.
 
     Each layer reads the one below and at times an earlier one; some are views, work in place, have two outputs, run at
     most once, or update a running statistic in the forward pass.

@@ -126,9 +126,7 @@ def test_a_graph_without_phases_is_left_alone() -> None:
 
 
 def test_a_program_that_updates_between_backward_ops_has_no_plan_that_runs_forward_ops_after_the_update() -> None:
-    """`large` reads w1, and so cannot run again once u1 has overwritten it: 20 of parameters, 100 and 1 are live while
-    `used` runs.
-    """
+    """`large` reads w1, so it cannot run after u1: 20 of parameters, 100 and 1 are live while `used` runs."""
     graph = nx.DiGraph()
     graph.add_nodes_from(("w1", "w2"), nbytes=10, kind="parameter")
     graph.add_node("a", nbytes=1, phase="forward")

@@ -1,8 +1,7 @@
 """Each row of ONNX's table against an independent count.
 
-Forward passes are onnx's own reference implementation, shapes onnx's own inference. A gradient is computed from nothing
-but what its row lists and compared with differences of the forward pass; a permission to work in place, and a view,
-with what the op does to data.
+Forward passes are onnx's reference implementation, shapes its inference. A gradient is computed from what its row lists
+and compared with differences of the forward pass; in-place permissions and views with what the op does to data.
 """
 
 from __future__ import annotations

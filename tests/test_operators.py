@@ -1,7 +1,4 @@
-"""The operator table: forms, refusals, sizes in every dtype, FLOPs of products, and permissions to work in place.
-
-Row by row: `test_onnx_operators.py` and `test_aten.py`.
-"""
+"""The operator table: forms, refusals, sizes, FLOPs, in-place; row by row in `test_onnx_operators`, `test_aten`."""
 
 from __future__ import annotations
 

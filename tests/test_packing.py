@@ -1,6 +1,4 @@
-"""Allocators: every buffer where no other is at the same time, in an arena that is never below the bytes live at a
-step.
-"""
+"""Allocators: no two buffers overlap at a step, and no arena is below the bytes live at a step."""
 
 from __future__ import annotations
 

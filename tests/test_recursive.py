@@ -20,9 +20,7 @@ def bisection_forwards(n: int) -> int:
 
 
 def binomial_forwards(n: int, slots: int) -> int:
-    """Griewank and Walther 2000: least forwards of n steps with so many slots, the initial state in one, taped forwards
-    included.
-    """
+    """Griewank and Walther 2000: least forwards of n steps with so many slots, taped forwards included."""
     if slots >= n - 1:
         return 2 * n - 1
     t = next(t for t in range(1, n + 1) if math.comb(slots + t, slots) >= n)

@@ -1,7 +1,6 @@
 """papers/chen2016/reproduce.py: the original's tables are copied right, and our numbers are equal to them.
 
-The quick part: networks of up to 203 layers and 64 time steps. The rest is for people, `python
-papers/chen2016/reproduce.py`.
+The quick part: up to 203 layers and 64 time steps. `python papers/chen2016/reproduce.py` does the rest.
 """
 
 from __future__ import annotations

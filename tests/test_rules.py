@@ -599,8 +599,8 @@ def test_rules_leave_the_result_the_same_each_time(strategy: str, case: Any, per
 def cheapest_obedient(graph: Graph, budget: int, saved: set[str], again: set[str]) -> float | None:
     """Least cost within a budget of all schedules that obey, by walking all states; for graphs without aliasing.
 
-    A live value of `again` is old if it is of the first run, or if the forward part has gone on since: then only first
-    runs of the forward part may read it.
+    A live value of `again` is old if its run was the first, or the forward part has gone on since. Only first runs of
+    the forward part may read an old value.
     """
     forward = forward_ops(graph)
     residents = sum(t.nbytes for o in graph.ops if o.resident for t in o.outputs)
