@@ -14,6 +14,7 @@ import pytest
 from conftest import Answer
 from hypothesis import assume, given
 from naive import keep_all
+from offenders import every
 from programs import steps
 from strategies import digraphs, memory_models
 
@@ -617,19 +618,13 @@ def test_the_command_exits_4_with_the_least_that_works_on_the_last_line(run: Any
     assert "Recomputing activations cannot help" in out
 
 
-def test_usage_errors_exit_2(run: Any) -> None:
-    for arguments in (
-        "--batch 1,x",
-        "--batch 1,,2",
-        "",
-        "--batch 1 --fits 7Gb",
-        "--batch 1 --largest-batch",
-        "--batch 1 --inference --micro-batches 3",
-        "--batch 1 --inference --update per-tensor",
-        "--batch 1 --inference --gradients released",
-        "--batch 1 --fits 1GB --overhead 0.3",
-        "--batch 1 --fits 40% --largest-batch",
-    ):
-        code, _, err = estimated(run, "mlp:64-64", *arguments.split())
-        assert code == 2, arguments
-        assert err.startswith("error: "), arguments
+@every("arguments", [
+    "--batch 1,x", "--batch 1,,2", "", "--batch 1 --fits 7Gb", "--batch 1 --largest-batch",
+    "--batch 1 --inference --micro-batches 3", "--batch 1 --inference --update per-tensor",
+    "--batch 1 --inference --gradients released", "--batch 1 --fits 1GB --overhead 0.3",
+    "--batch 1 --fits 40% --largest-batch",
+])  # fmt: skip
+def test_usage_errors_exit_2(arguments: str, run: Any) -> None:
+    code, _, err = estimated(run, "mlp:64-64", *arguments.split())
+    assert code == 2, arguments
+    assert err.startswith("error: "), arguments

@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mxnet import MEMORY, Fixture, just_in_time, recomputed, second_runs, split_heads
 from naive import Moment, _compute, _free, history, keep_all, overlaps, stacked
+from offenders import every
 from programs import op, steps
 from strategies import digraphs, memory_models
 from test_kernels import loose_schedules
@@ -222,25 +223,26 @@ def blocks_of(graph: Graph, schedule: Schedule | None = None, **options: Any) ->
 FREE_BLOCKS = (("a", 4, ""), ("b", 9, ""), ("c", 30, ""), ("d", 0, "a"), ("e", 0, "b"), ("f", 0, "c"))
 
 
-def test_a_request_takes_the_smallest_block_within_the_range_above_else_the_largest_below() -> None:
-    for nbytes, match_range, block, grown in [
-        (8, 16, "b", 9),  # the smallest not below it
-        (10, 16, "c", 30),  # upward first, however far within the range
-        (10, 2, "b", 10),  # 30 > 2 * 10: downward, the largest, which grows
-        (31, 16, "c", 31),
-        (70, 2, None, 70),  # 30 < 70 // 2: a new one
-        (60, 2, "c", 60),  # 30 >= 60 // 2
-        (61, 2, "c", 61),  # 61 // 2 == 30
-        (9, 1, "b", 9),
-        (8, 1, None, 8),
-        (9, 0, None, 9),  # 0 never shares
-        (5, 2**70, "b", 9),
-    ]:
-        graph = ops(*FREE_BLOCKS, ("q", nbytes, "d e f"))
-        found, sizes = blocks_of(graph, match_range=match_range)
-        assert found["q"] == (found[block] if block else len(sizes) - 1)
-        assert sizes[found["q"]] == grown
-        assert len(sizes) == (3 if block else 4)
+@every(("nbytes", "match_range", "block", "grown"), [
+    (8, 16, "b", 9),  # the smallest not below it
+    (10, 16, "c", 30),  # upward first, however far within the range
+    (10, 2, "b", 10),  # 30 > 2 * 10: downward, the largest, which grows
+    (31, 16, "c", 31),
+    (70, 2, None, 70),  # 30 < 70 // 2: a new one
+    (60, 2, "c", 60),  # 30 >= 60 // 2
+    (61, 2, "c", 61),  # 61 // 2 == 30
+    (9, 1, "b", 9), (8, 1, None, 8),
+    (9, 0, None, 9),  # 0 never shares
+    (5, 2**70, "b", 9),
+])  # fmt: skip
+def test_a_request_takes_the_smallest_block_within_the_range_above_else_the_largest_below(
+    nbytes: int, match_range: int, block: str | None, grown: int
+) -> None:
+    graph = ops(*FREE_BLOCKS, ("q", nbytes, "d e f"))
+    found, sizes = blocks_of(graph, match_range=match_range)
+    assert found["q"] == (found[block] if block else len(sizes) - 1)
+    assert sizes[found["q"]] == grown
+    assert len(sizes) == (3 if block else 4)
 
 
 def test_among_equal_blocks_the_first_released_serves_upward_and_the_last_released_downward() -> None:

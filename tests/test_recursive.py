@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from functools import partial
 
+from offenders import every
+
 from planner import Compute, Graph, MemoryModel, Problem, Schedule, lower, optimize, simulate, zoo
 from planner.search.recursive import recursive
 
@@ -59,20 +61,14 @@ def test_bisection_runs_the_forwards_of_the_recurrence() -> None:
         assert forwards(proposed(n, 1)[1]) == expected
 
 
-def test_as_many_forward_values_are_kept_as_the_recurrence_says() -> None:
-    for n, k, expected in [
-        (1000, 1, 10),
-        (1000, 3, 15),
-        (1000, 9, 27),
-        (1000, 31, 62),
-        (1024, 1, 10),
-        (64, 3, 9),
-        (27, 2, 6),
-    ]:
-        assert kept(n, k) == expected
-        graph, schedule = proposed(n, k)
-        assert most_forward_values_between_steps(schedule) == expected
-        assert simulate(graph, schedule).peak_bytes == expected + 1
+@every(("n", "k", "expected"), [
+    (1000, 1, 10), (1000, 3, 15), (1000, 9, 27), (1000, 31, 62), (1024, 1, 10), (64, 3, 9), (27, 2, 6),
+])  # fmt: skip
+def test_as_many_forward_values_are_kept_as_the_recurrence_says(n: int, k: int, expected: int) -> None:
+    assert kept(n, k) == expected
+    graph, schedule = proposed(n, k)
+    assert most_forward_values_between_steps(schedule) == expected
+    assert simulate(graph, schedule).peak_bytes == expected + 1
 
 
 def test_never_more_is_kept_and_never_fewer_forwards_run_than_the_binomial_optimum() -> None:

@@ -13,6 +13,7 @@ from cases import C1, C2, C3, C7_B_FIRST, CASES, Case, c4, c8, nodes
 from hypothesis import given
 from hypothesis import strategies as st
 from naive import Illegal, canonical_steps, history, inplace_pairs, least_cost, least_peak, oracle, overlaps, stacked
+from offenders import every
 from programs import op, steps
 from strategies import broken_schedules, digraphs, memory_models, schedules, simple_digraphs
 
@@ -297,11 +298,9 @@ def test_rule_6_what_is_read_must_be_live() -> None:
 
 
 ORDERED = [
-    op("a", nbytes=1),
-    op("b", nbytes=1, after=("a",)),
-    op("c", "b", nbytes=1),
+    op("a", nbytes=1), op("b", nbytes=1, after=("a",)), op("c", "b", nbytes=1),
     op("d", "b", "c", nbytes=1, output=True),
-]
+]  # fmt: skip
 
 
 def test_rule_6_an_order_only_predecessor_must_have_run() -> None:
@@ -371,11 +370,9 @@ def test_rule_7_an_updated_view_updates_the_whole_storage() -> None:
 
 
 PAIR = [
-    op("x", nbytes=1, kind="input"),
-    op("m", "x", nbytes=(10, 20)),
-    op("a", "m:0", nbytes=1),
+    op("x", nbytes=1, kind="input"), op("m", "x", nbytes=(10, 20)), op("a", "m:0", nbytes=1),
     op("b", "m:0", "m:1", "a", nbytes=1, output=True),
-]
+]  # fmt: skip
 
 
 def test_rule_8_a_kept_sibling_is_made_again_for_the_step_alone() -> None:
@@ -675,10 +672,8 @@ def test_rule_12_an_unread_op_that_is_no_output_must_run_too() -> None:
 
 
 RANDOM = [
-    op("k", nbytes=(1, 2), recomputable=False),
-    op("a", "k:0", nbytes=4),
-    op("b", "k:1", "a", nbytes=8, output=True),
-]
+    op("k", nbytes=(1, 2), recomputable=False), op("a", "k:0", nbytes=4), op("b", "k:1", "a", nbytes=8, output=True),
+]  # fmt: skip
 
 
 def test_rule_13_a_value_of_a_non_recomputable_op_is_gone_once_freed() -> None:
@@ -691,17 +686,15 @@ def test_rule_13_a_freed_sibling_cannot_be_had_again() -> None:
     assert "not recomputable" in refused(RANDOM, "k -k:0 k a b", step=2, op="k")
 
 
-def test_rule_13_what_makes_no_sense_is_named() -> None:
-    for text, step, op_name, value in [
-        ("a nobody", 1, "nobody", None),
-        ("a -nobody", 1, None, "nobody"),
-        ("a -b", 1, None, "b"),
-        ("a b -a -a", 3, None, "a"),
-        ("-a a", 0, None, "a"),
-        ("a b c d -a -b -c -d", None, "d", "d"),
-        ("", None, "a", None),
-    ]:
-        refused(PLAIN, text, step=step, op=op_name, value=value)
+@every(("text", "step", "op_name", "value"), [
+    ("a nobody", 1, "nobody", None), ("a -nobody", 1, None, "nobody"), ("a -b", 1, None, "b"),
+    ("a b -a -a", 3, None, "a"), ("-a a", 0, None, "a"), ("a b c d -a -b -c -d", None, "d", "d"),
+    ("", None, "a", None),
+])  # fmt: skip
+def test_rule_13_what_makes_no_sense_is_named(
+    text: str, step: int | None, op_name: str | None, value: str | None
+) -> None:
+    refused(PLAIN, text, step=step, op=op_name, value=value)
 
 
 def test_a_resident_is_never_computed() -> None:
@@ -889,20 +882,15 @@ def test_a_buffer_given_twice_is_found(placed: Placed) -> None:
         judge(placed, totalled(placed.allocation, buffers))
 
 
-def test_a_buffer_too_small_or_too_short_is_found(placed: Placed) -> None:
-    for k, attributes in [
-        (0, {"nbytes": 7}),
-        (2, {"nbytes": 10}),  # not rounded up
-        (1, {"nbytes": 4}),
-        (0, {"nbytes": 0}),
-        (2, {"nbytes": -16}),
-        (0, {"start": 1}),
-        (0, {"end": 1}),
-        (4, {"start": 3, "end": 4}),
-        (5, {"end": 3}),
-    ]:
-        with pytest.raises(VerificationError, match=f"{placed.allocation.buffers[k].value!r}.*it needs"):
-            judge(placed, changed(placed.allocation, k, **attributes))
+@every(("k", "attributes"), [
+    (0, {"nbytes": 7}),
+    (2, {"nbytes": 10}),  # not rounded up
+    (1, {"nbytes": 4}), (0, {"nbytes": 0}), (2, {"nbytes": -16}), (0, {"start": 1}), (0, {"end": 1}),
+    (4, {"start": 3, "end": 4}), (5, {"end": 3}),
+])  # fmt: skip
+def test_a_buffer_too_small_or_too_short_is_found(k: int, attributes: dict[str, Any], placed: Placed) -> None:
+    with pytest.raises(VerificationError, match=f"{placed.allocation.buffers[k].value!r}.*it needs"):
+        judge(placed, changed(placed.allocation, k, **attributes))
 
 
 def test_a_misaligned_or_negative_offset_is_found(placed: Placed) -> None:
@@ -912,20 +900,19 @@ def test_a_misaligned_or_negative_offset_is_found(placed: Placed) -> None:
                 judge(placed, changed(placed.allocation, k, offset=offset))
 
 
-def test_overlapping_buffers_are_found(placed: Placed) -> None:
-    for k, attributes, other in [
-        (2, {"offset": 0}, "a"),  # a value over another
-        (1, {"offset": 0}, "a"),  # workspace over its own op's output
-        (0, {"offset": 8}, "a"),
-        (4, {"offset": 16}, "b"),  # workspace over a value
-        (5, {"offset": 16}, "b"),
-        (3, {"nbytes": 16}, "b"),
-        (0, {"end": 3}, "a"),  # its own next run
-    ]:
-        with pytest.raises(VerificationError, match="overlap") as caught:
-            judge(placed, changed(placed.allocation, k, **attributes))
-        assert repr(placed.allocation.buffers[k].value) in str(caught.value)
-        assert repr(other) in str(caught.value)
+@every(("k", "attributes", "other"), [
+    (2, {"offset": 0}, "a"),  # a value over another
+    (1, {"offset": 0}, "a"),  # workspace over its own op's output
+    (0, {"offset": 8}, "a"),
+    (4, {"offset": 16}, "b"),  # workspace over a value
+    (5, {"offset": 16}, "b"), (3, {"nbytes": 16}, "b"),
+    (0, {"end": 3}, "a"),  # its own next run
+])  # fmt: skip
+def test_overlapping_buffers_are_found(k: int, attributes: dict[str, Any], other: str, placed: Placed) -> None:
+    with pytest.raises(VerificationError, match="overlap") as caught:
+        judge(placed, changed(placed.allocation, k, **attributes))
+    assert repr(placed.allocation.buffers[k].value) in str(caught.value)
+    assert repr(other) in str(caught.value)
 
 
 def test_buffers_that_only_touch_do_not_overlap(placed: Placed) -> None:
