@@ -7,7 +7,7 @@ from typing import Any
 
 import networkx as nx
 
-from planner.graph import Op, Tensor
+from planner.graph import Graph, Op, Tensor
 from planner.schedule import Compute, Free, Schedule
 
 
@@ -16,6 +16,10 @@ def op(name: str, *reads: str, nbytes: int | tuple[int, ...] = 4, output: bool =
     sizes = (nbytes,) if isinstance(nbytes, int) else nbytes
     names = [name] if len(sizes) == 1 else [f"{name}:{o}" for o in range(len(sizes))]
     return Op(name, tuple(Tensor(n, size, output) for n, size in zip(names, sizes, strict=True)), reads, **attributes)
+
+
+def program(*ops: Op) -> Graph:
+    return Graph(list(ops))
 
 
 def steps(text: str) -> Schedule:

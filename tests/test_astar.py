@@ -10,7 +10,7 @@ from exhaustive import cheapest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from naive import history, keep_all, least_cost, least_peak, naive_cost, naive_peak
-from programs import op, steps
+from programs import op, program, steps
 from strategies import memory_models
 from test_certificate import LEAST_COSTS
 from test_laws import GRAPHS, ORACLE_GRAPHS, PERCENT, WALKED_GRAPHS, budget_of
@@ -179,20 +179,14 @@ def test_a_view_that_pins_the_old_storage_and_a_kept_sibling_are_weighed() -> No
 
 def test_an_output_freed_so_that_it_can_be_made_in_place_saves_its_bytes_twice() -> None:
     """Freeing `two:1` before `two` runs again saves the copy, and lets `two` put it on the storage of `a`."""
-    graph = Graph(
-        [
-            op("a", nbytes=33),
-            op("b", "a", nbytes=33, recomputable=False),
-            op("v", "a", "b", nbytes=33, view=((0, 0, 0),), workspace=12),
-            op("c", "b", "v", nbytes=71, output=True, workspace=12),
-            Op(
-                "two",
-                (Tensor("two:0", 71, True), Tensor("two:1", 33, True), Tensor("two:2", 12)),
-                ("v",),
-                inplace=((0, 1, False),),
-            ),
-            op("d", "b", "two:2", "two:1", nbytes=100, output=True, recomputable=False),
-        ]
+    two = (Tensor("two:0", 71, True), Tensor("two:1", 33, True), Tensor("two:2", 12))
+    graph = program(
+        op("a", nbytes=33),
+        op("b", "a", nbytes=33, recomputable=False),
+        op("v", "a", "b", nbytes=33, view=((0, 0, 0),), workspace=12),
+        op("c", "b", "v", nbytes=71, output=True, workspace=12),
+        Op("two", two, ("v",), inplace=((0, 1, False),)),
+        op("d", "b", "two:2", "two:1", nbytes=100, output=True, recomputable=False),
     )
     shown = steps("a b v two -a -v d -two:2 a v -two:1 -two:0 c -b two -a -v -two:2")
     peak_bytes = simulate(graph, shown).peak_bytes

@@ -7,6 +7,7 @@ from typing import Any
 import networkx as nx
 from cases import C2, C7_B_FIRST, C7_FROZEN, C9, TRAP_B
 from hypothesis import HealthCheck, given, settings
+from programs import program
 from strategies import digraphs, simple_digraphs
 from test_chen import branching, recurrent
 
@@ -119,19 +120,17 @@ def test_what_may_run_again_is_forward_recomputable_and_on_no_storage_updated_ea
     def op(name: str, *reads: str, phase: Any = "forward", **attributes: Any) -> Op:
         return Op(name, (Tensor(name, 4),), reads, phase=phase, **attributes)
 
-    graph = Graph(
-        [
-            op("w", phase=None, kind="parameter"),
-            op("s", phase=None, kind="state"),
-            op("a", "w"),
-            op("draw", "a", recomputable=False),
-            op("norm", "draw", "s"),
-            op("running", "s", "norm", updates=((0, 0),)),
-            op("b", "norm"),
-            op("loss", "b", phase="loss"),
-            op("g", "loss", "a", "draw", "norm", "b", phase="backward"),
-            op("step", "w", "g", phase="update", updates=((0, 0),)),
-        ]
+    graph = program(
+        op("w", phase=None, kind="parameter"),
+        op("s", phase=None, kind="state"),
+        op("a", "w"),
+        op("draw", "a", recomputable=False),
+        op("norm", "draw", "s"),
+        op("running", "s", "norm", updates=((0, 0),)),
+        op("b", "norm"),
+        op("loss", "b", phase="loss"),
+        op("g", "loss", "a", "draw", "norm", "b", phase="backward"),
+        op("step", "w", "g", phase="update", updates=((0, 0),)),
     )
     part = part_of(graph)
     assert part is not None

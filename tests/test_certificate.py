@@ -12,6 +12,7 @@ from exhaustive import cheapest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from naive import best, keep_all, least_cost, naive_cost, naive_peak, parse
+from programs import program
 from strategies import memory_models, schedules
 from test_laws import GRAPHS, ORACLE_GRAPHS, PERCENT, WALKED_GRAPHS, budget_of
 
@@ -196,12 +197,10 @@ def test_costs_that_are_whole_multiples_are_proven_whole() -> None:
 def test_what_can_never_run_again_may_prove_that_nothing_fits() -> None:
     once = [Op(f"f{k}", (Tensor(f"f{k}", 4),), recomputable=False) for k in range(4)]
     graph = Graph([*once, *(Op(f"b{k}", (Tensor(f"b{k}", 1, output=True),), reads=("f0", f"f{k}")) for k in range(4))])
-    chain = Graph(
-        [
-            *once,
-            Op("all", (Tensor("all", 1),), reads=("f0",), after=("f1", "f2", "f3")),
-            *(Op(f"b{k}", (Tensor(f"b{k}", 1, output=True),), reads=("all", f"f{k}")) for k in range(4)),
-        ]
+    chain = program(
+        *once,
+        Op("all", (Tensor("all", 1),), reads=("f0",), after=("f1", "f2", "f3")),
+        *(Op(f"b{k}", (Tensor(f"b{k}", 1, output=True),), reads=("all", f"f{k}")) for k in range(4)),
     )
     assert certified_cost(chain, MemoryModel(), 16).cost == math.inf
     assert least_cost(chain, 16) is None

@@ -158,15 +158,8 @@ def nets(draw: st.DrawFn) -> Graph:
     ops = []
     for k in range(n):
         below = (f"f{k - 1}",) if k else ()
-        ops.append(
-            Op(
-                f"f{k}",
-                (Tensor(f"f{k}", sizes[k]),),
-                (*below, *skips.get(k, ())),
-                cost=float(costs[k]),
-                recomputable=k != once,
-            )
-        )
+        made, reads = (Tensor(f"f{k}", sizes[k]),), (*below, *skips.get(k, ()))
+        ops.append(Op(f"f{k}", made, reads, cost=float(costs[k]), recomputable=k != once))
     for k in reversed(range(n)):
         above = (f"b{k + 1}",) if k < n - 1 else ()
         gradient = Tensor(f"b{k}", sizes[n + k], output=k == 0)

@@ -144,15 +144,9 @@ def test_what_cannot_be_done_is_one_line_that_names_it_and_with_json_one_object(
 
 def test_a_bad_attribute_names_the_node(run, tmp_path: Path) -> None:
     wrong = list[str]()
-    for key, value, named in (
-        ("nbytes", None, "nbytes"),
-        ("nbytes", -1, "nbytes"),
-        ("nbytes", 2**62, "2**62"),
-        ("cost", "much", "cost"),
-        ("kind", "weight", "kind"),
-        ("inplace", [[0, 3]], "inplace"),
-        ("output", 0, "output"),
-    ):
+    sizes = [("nbytes", None, "nbytes"), ("nbytes", -1, "nbytes"), ("nbytes", 2**62, "2**62")]
+    others = [("cost", "much"), ("kind", "weight"), ("inplace", [[0, 3]]), ("output", 0)]
+    for key, value, named in (*sizes, *((key, value, key) for key, value in others)):
         wrong += faults(run("optimize", small(tmp_path / "g.json", **{key: value})), 3, "'b'", named)
     assert wrong == []
 
@@ -222,6 +216,15 @@ def loud():
 """
 
 
+NO_GRAPHS = {
+    "cli_functions:five": "returned int", "cli_functions:none": "returned NoneType",
+    "cli_functions:text": "returned str", "cli_functions:leave": "SystemExit: 7", "cli_functions:lines": "one two",
+    "cli_functions:number": "TypeError", "cli_functions:nobody": "nobody", "cli_syntax:graph": "SyntaxError",
+    "cli_raises:graph": "RuntimeError: on import", "cli_leaves:graph": "SystemExit: 3",
+    ".cli_functions:five": "named in full", ":five": "named in full",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("command", ["inspect", "optimize"])
 def test_a_callable_that_gives_no_graph_is_one_line(run, tmp_path: Path, command: str) -> None:
     (tmp_path / "cli_functions.py").write_text(MODULE)
@@ -229,20 +232,7 @@ def test_a_callable_that_gives_no_graph_is_one_line(run, tmp_path: Path, command
     (tmp_path / "cli_raises.py").write_text("raise RuntimeError('on import')")
     (tmp_path / "cli_leaves.py").write_text("raise SystemExit(3)")
     before, wrong = list(sys.path), list[str]()
-    for name, named in (
-        ("cli_functions:five", "returned int"),
-        ("cli_functions:none", "returned NoneType"),
-        ("cli_functions:text", "returned str"),
-        ("cli_functions:leave", "SystemExit: 7"),
-        ("cli_functions:lines", "one two"),
-        ("cli_functions:number", "TypeError"),
-        ("cli_functions:nobody", "nobody"),
-        ("cli_syntax:graph", "SyntaxError"),
-        ("cli_raises:graph", "RuntimeError: on import"),
-        ("cli_leaves:graph", "SystemExit: 3"),
-        (".cli_functions:five", "named in full"),
-        (":five", "named in full"),
-    ):
+    for name, named in NO_GRAPHS.items():
         wrong += faults(run(command, name), 3, named)
         sys.modules.pop("cli_functions", None)
         assert sys.path == before

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from naive import keep_all, least_cost, least_peak, naive_peak
-from programs import op
+from programs import op, program
 from strategies import memory_models, simple_digraphs
 from test_laws import layered_digraphs
 
@@ -82,13 +82,11 @@ def test_c3_below_the_bound_names_the_least_that_works() -> None:
 
 def test_two_outputs_made_again_beside_one_that_is_kept() -> None:
     """`pair` makes 4 + 4; keeping its first output while the second waits costs 8; making it twice never more."""
-    graph = Graph(
-        [
-            Op("pair", (Tensor("pair:0", 4), Tensor("pair:1", 4))),
-            Op("a", (Tensor("a", 1),), reads=("pair:0",)),
-            Op("b", (Tensor("b", 6),), reads=("a",)),
-            Op("c", (Tensor("c", 1, output=True),), reads=("b", "pair:1")),
-        ]
+    graph = program(
+        Op("pair", (Tensor("pair:0", 4), Tensor("pair:1", 4))),
+        Op("a", (Tensor("a", 1),), reads=("pair:0",)),
+        Op("b", (Tensor("b", 6),), reads=("a",)),
+        Op("c", (Tensor("c", 1, output=True),), reads=("b", "pair:1")),
     )
     assert bound(Problem(graph, 11)) == 4.0  # a + b + pair:1 = 11
     assert bound(Problem(graph, 10)) == math.inf  # c alone needs b + pair:1 + c = 11

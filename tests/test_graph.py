@@ -11,7 +11,7 @@ import networkx as nx
 import pytest
 from hypothesis import given
 from offenders import every
-from programs import op
+from programs import op, program
 from strategies import digraphs
 
 from planner.errors import GraphError
@@ -20,10 +20,6 @@ from planner.lowering.schema import lower
 from planner.units import MAX_BYTES
 
 X = op("x", nbytes=8, kind="input")
-
-
-def program(*ops: Op) -> Graph:
-    return Graph(list(ops))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from cases import C3, c8
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from naive import keep_all, runs
-from programs import op, steps
+from programs import op, program, steps
 from strategies import broken_schedules, digraphs, memory_models, op_sequences
 
 from planner import Graph, GraphError, MemoryModel, ScheduleError, lower, simulate
@@ -37,25 +37,15 @@ def lifetimes(graph: Graph, text: str, **memory: Any) -> list[tuple[str, int, in
 
 
 def test_a_value_lives_from_its_making_to_its_free_and_outputs_to_the_end() -> None:
-    graph = Graph(
-        [op("a", nbytes=4), op("b", "a", nbytes=2), op("c", "b", nbytes=1, output=True), op("d", "c", nbytes=8)]
-    )
-    assert lifetimes(graph, "a b -a c -b d -d") == [
-        ("a", 0, 4, 0, 2),
-        ("b", 0, 2, 1, 3),
-        ("c", 0, 1, 2, 4),
-        ("d", 0, 8, 3, 4),
-    ]
+    graph = program(op("a"), op("b", "a", nbytes=2), op("c", "b", nbytes=1, output=True), op("d", "c", nbytes=8))
+    found = lifetimes(graph, "a b -a c -b d -d")
+    assert found == [("a", 0, 4, 0, 2), ("b", 0, 2, 1, 3), ("c", 0, 1, 2, 4), ("d", 0, 8, 3, 4)]
 
 
 def test_a_recomputed_value_is_a_new_storage() -> None:
     graph = Graph([op("a"), op("b", "a"), op("c", "a", "b", output=True)])
-    assert lifetimes(graph, "a b -a a c -a -b") == [
-        ("a", 0, 4, 0, 2),
-        ("b", 0, 4, 1, 4),
-        ("a", 1, 4, 2, 4),
-        ("c", 0, 4, 3, 4),
-    ]
+    found = lifetimes(graph, "a b -a a c -a -b")
+    assert found == [("a", 0, 4, 0, 2), ("b", 0, 4, 1, 4), ("a", 1, 4, 2, 4), ("c", 0, 4, 3, 4)]
 
 
 def test_a_view_keeps_its_base_and_has_no_storage() -> None:
@@ -102,13 +92,8 @@ def test_residents_have_no_row_and_workspace_has_one_of_a_single_step() -> None:
 
 def test_a_kept_sibling_keeps_its_storage_and_its_copy_lives_one_step() -> None:
     graph = Graph([op("p", nbytes=(4, 8)), op("b", "p:0", "p:1", output=True)])
-    assert lifetimes(graph, "p -p:0 p b -p:0 -p:1") == [
-        ("p:0", 0, 4, 0, 1),
-        ("p:1", 0, 8, 0, 3),
-        ("p:0", 1, 4, 1, 3),
-        ("p:1", 1, 8, 1, 2),
-        ("b", 0, 4, 2, 3),
-    ]
+    pairs = [("p:0", 0, 4, 0, 1), ("p:1", 0, 8, 0, 3), ("p:0", 1, 4, 1, 3), ("p:1", 1, 8, 1, 2)]
+    assert lifetimes(graph, "p -p:0 p b -p:0 -p:1") == [*pairs, ("b", 0, 4, 2, 3)]
 
 
 def test_the_storages_of_case_8_are_five_not_seven() -> None:
@@ -186,13 +171,11 @@ def test_liveness_refuses_the_steps_that_the_judge_refuses(digraph: nx.DiGraph, 
 
 
 def test_the_arrays_of_a_small_graph() -> None:
-    graph = Graph(
-        [
-            op("w", nbytes=700, kind="parameter"),
-            op("p", "w", nbytes=(3, 5), phase="forward", cost=2.0, workspace=9),
-            op("v", "p:1", nbytes=5, view=((0, 0, 0),), phase="forward", recomputable=False),
-            op("u", "w", "v", nbytes=700, updates=((0, 0),), inplace=((1, 0, False),), phase="backward", output=True),
-        ]
+    graph = program(
+        op("w", nbytes=700, kind="parameter"),
+        op("p", "w", nbytes=(3, 5), phase="forward", cost=2.0, workspace=9),
+        op("v", "p:1", nbytes=5, view=((0, 0, 0),), phase="forward", recomputable=False),
+        op("u", "w", "v", nbytes=700, updates=((0, 0),), inplace=((1, 0, False),), phase="backward", output=True),
     )
     arrays = encode(graph, MemoryModel(alignment=4)).arrays
     assert arrays.out_ptr.tolist() == [0, 1, 3, 4, 5]

@@ -122,18 +122,9 @@ def edited(path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
 def test_a_missing_file_a_folder_and_another_kind_of_file_are_refused(tmp_path: Path) -> None:
     refused(tmp_path / "nothing.json", "No such file")
     refused(tmp_path)
-    for name, content in {
-        "empty": b"",
-        "text": b"hello",
-        "binary": bytes(range(256)),
-        "list": b"[1, 2]",
-        "number": b"7",
-        "object": b"{}",
-        "deep": b"[" * 100_000,
-        "deep object": b'{"a":' * 100_000,
-    }.items():
-        (tmp_path / name).write_bytes(content)
-        refused(tmp_path / name, "not a plan file")
+    for content in (b"", b"hello", bytes(range(256)), b"[1, 2]", b"7", b"{}", b"[" * 100_000, b'{"a":' * 100_000):
+        (tmp_path / "other.json").write_bytes(content)
+        refused(tmp_path / "other.json", "not a plan file")
 
 
 def test_a_graph_file_is_no_plan(plan: Plan, tmp_path: Path) -> None:
@@ -554,7 +545,7 @@ def test_a_registered_allocator_packs_keep_all_again_and_a_portfolio_may_name_th
     with pytest.raises(VerificationError, match="other"):
         dataclasses.replace(plan, allocation=msgspec.structs.replace(plan.allocation, allocator="other")).verify()
     figures = msgspec.structs.replace(plan.report.keep_all, arena_bytes=plan.report.keep_all.arena_bytes + 1)
-    with pytest.raises(VerificationError, match="keep-all arena"):
+    with pytest.raises(VerificationError, match="baseline arena"):
         claiming(plan, keep_all=figures).verify()
 
 
@@ -569,12 +560,12 @@ def test_keep_all_of_an_unregistered_allocator_is_held_to_its_peak_and_of_option
             return claiming(plan, keep_all=msgspec.structs.replace(plan.report.keep_all, arena_bytes=arena_bytes))
 
         claims(keep_all.peak_bytes).verify()
-        with pytest.raises(VerificationError, match="keep-all arena"):
+        with pytest.raises(VerificationError, match="baseline arena"):
             claims(keep_all.peak_bytes - 1).verify()
         if most is not None:
             claims(most).verify()
         if most != 10**9:
-            with pytest.raises(VerificationError, match="keep-all arena"):
+            with pytest.raises(VerificationError, match="baseline arena"):
                 claims(10).verify()
 
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from naive import canonical_steps, keep_all, naive_peak, naive_timeline
-from programs import op
+from programs import op, program
 from strategies import digraphs, memory_models, simple_digraphs
 from test_kernels import in_child
 from test_laws import layered_digraphs
@@ -166,13 +166,11 @@ def test_order_by_memory_runs_what_its_twin_runs(digraph: nx.DiGraph, window: in
 
 def test_an_input_that_dies_in_place_is_counted_once() -> None:
     """x -> r over x -> y: 8 + 8 while x is made, 8 while r takes its place."""
-    graph = Graph(
-        [
-            op("a", nbytes=4),
-            op("x", "a", nbytes=8),
-            op("r", "x", nbytes=8, inplace=((0, 0, False),)),
-            op("y", "r", nbytes=1, output=True),
-        ]
+    graph = program(
+        op("a", nbytes=4),
+        op("x", "a", nbytes=8),
+        op("r", "x", nbytes=8, inplace=((0, 0, False),)),
+        op("y", "r", nbytes=1, output=True),
     )
     bench = Bench(graph, MemoryModel(), seed=0)
     bench.runs.load(bench.evaluator.keep_all, 100)

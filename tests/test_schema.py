@@ -122,16 +122,8 @@ def test_whatever_is_accepted_is_plain_and_survives_its_file() -> None:
     texts = {"kind": np.str_("op"), "phase": Phase.FORWARD, "stage": np.str_("s"), "op": np.str_("Relu")}
     pairs = {"view": [(np.int64(0), np.int8(1), np.int64(4))], "inplace": [(np.int64(0), 0, np.False_)]}
     reports = {"shape": [[np.int64(2), 1], (np.int32(4),)], "dtype": (np.str_("f4"), "f2"), "module": np.str_("net")}
-    graph = pair(
-        **numbers,
-        **texts,
-        **pairs,
-        **reports,
-        flops=np.float64(7),
-        output=[np.int64(1)],
-        recomputable=np.False_,
-        position=None,
-    )
+    others = {"flops": np.float64(7), "output": [np.int64(1)], "recomputable": np.False_, "position": None}
+    graph = pair(**numbers, **texts, **pairs, **reports, **others)
     op = lower(graph).op_named["node"]
     of_tensors = (field for tensor in op.outputs for field in msgspec.structs.astuple(tensor))
     fields = [*msgspec.structs.astuple(op)[2:], *of_tensors]
