@@ -678,7 +678,7 @@ def test_no_handler_is_installed_in_a_thread(handler: Any) -> None:
 
 
 def test_a_search_cut_short_before_its_arena_fits_goes_on_to_the_least_peak() -> None:
-    """F1: no Ctrl-C came, so that the answer is a plan, or the error that says what works."""
+    """No Ctrl-C came, so that the answer is a plan, or the error that says what works."""
 
     def roomy(graph: Graph, schedule: Schedule, *, memory: MemoryModel) -> Allocation:
         return lifted(allocate(graph, schedule, memory=memory), 50)
@@ -784,7 +784,7 @@ def test_few_calls_lie_between_the_verb_and_a_search(monkeypatch: pytest.MonkeyP
 def test_a_search_whose_time_is_over_proves_nothing_more_and_that_is_not_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """F9: work is counted, since time on a shared machine is not."""
+    """Work is counted, since time on a shared machine says little."""
     graph = lower(zoo.resnet(50, batch=2, image=64))
     once = simulate(graph, keep_all(graph))
     budget, tried = once.peak_bytes // 2, []

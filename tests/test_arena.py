@@ -364,8 +364,7 @@ D = op("d", "c", output=True)
     # an earlier output, which dies at once, has taken the first storage
     ([A, B, two((0, 0, False), (0, 1, False), (1, 1, False), reads="a b", nbytes=(8, 8)),
         replace(D, reads=("c:1",))], "a b c -a -b -c:0 d -c:1", {"c:0": "a", "c:1": "b"}, None),
-    # an identity that dies at once leaves the storage to the next; the first permission of that one is on a value
-    # that stays
+    # an identity that dies at once leaves the storage to the next, whose first permission is on a value that stays
     ([A, B, two((0, 0, True), (1, 1, False), (0, 1, True), reads="a b", nbytes=(8, 8)),
         replace(D, reads=("c:1", "a", "b"))], "a b c -c:0 d -a -b -c:1", {"c:1": "a"}, None),
 ])  # fmt: skip

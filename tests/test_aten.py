@@ -29,8 +29,7 @@ NODES: list[dict[str, Any]] = [fact for fact in FILE[1:] if "node" in fact]
 MEASURED = [fact for fact in FACTS if "abstract" not in fact]
 A100 = device("a100")
 
-#: Rows that cannot say their sizes: strides, another dtype, a library's own buffer, or a size that differs between
-#: devices.
+#: Rows that cannot say their sizes: strides, another dtype, a library's own buffer, a size of the device.
 UNSIZED = {
     "aten.diagonal", "aten.view_as_complex", "aten.view_as_real", "aten.view.dtype", "aten.cudnn_batch_norm",
     "aten.mkldnn_rnn_layer", "aten._native_batch_norm_legit_no_training",

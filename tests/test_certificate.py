@@ -123,8 +123,7 @@ def test_a_thousand_steps(budget: int, least: int) -> None:
     assert bound >= 2001 + (1000 - budget if budget < 1001 else 0)
 
 
-#: `rematerialisation.md` 4a, column "bound" (where section 5 has the optimum, that), and the best plan known; in
-#: percent.
+#: `rematerialisation.md` 4a, column "bound" (or the optimum of section 5), and the best plan known; in percent.
 PUBLISHED = {
     ("aten_resnet1001", 0.5): (8.97, 9.00), ("aten_resnet1001", 0.3): (16.25, 16.40), ("aten_resnet1001", 0.15): (22.03,
         24.02),

@@ -102,8 +102,7 @@ def test_c1_trap_b_is_not_walked_into(case: cases.Case, most: int) -> None:
     ("vgg16chain", 0.5, 0.385), ("cm_vgg16", 0.9, 1.9685),
 ])  # fmt: skip
 def test_shared_chains_cost_no_more_than_the_best_known(shared: Path, name: str, fraction: float, most: float) -> None:
-    # rematerialisation.md 5 and 9; rotor itself: 26.5, 40.0, 88.0, 4.18, 6.37 (it drops a cut that the stage before it
-    # reads too).
+    # rematerialisation.md 5 and 9; rotor itself: 26.5, 40.0, 88.0, 4.18, 6.37 (it drops a cut that two stages read).
     graph = lower(rematgraph(shared / "data" / "rematgraphs" / f"{name}.json"))
     base = simulate(graph, canonical_steps(graph, [op.name for op in graph.ops]))
     cost = cost_of(graph, int(fraction * base.peak_bytes))
@@ -301,8 +300,7 @@ def real(model: str) -> Graph:
     return lower(zoo.vgg(16, batch=2) if model == "vgg" else zoo.gpt(batch=1))
 
 
-# ------------------------------------------------------------------------------------------------ the exhaustive
-# optimum
+# ----------------------------------------------------------------------------------------------- the exhaustive optimum
 
 
 def test_equal_layers_cost_the_exhaustive_optimum_at_every_budget() -> None:
@@ -324,8 +322,7 @@ def test_no_plan_is_cheaper_than_the_exhaustive_optimum(drawn: tuple[nx.DiGraph,
     assert cheapest <= cost
 
 
-# ------------------------------------------------------------------------------------------------ where it applies, and
-# how well
+# --------------------------------------------------------------------------------------- where it applies, and how well
 
 
 def test_what_is_no_chain_is_kept_whole_or_refused_without_proof() -> None:
@@ -395,8 +392,7 @@ def test_a_deadline_that_has_passed_is_a_time_limit_or_keep_all() -> None:
     assert chain(Problem(graph, None, stop=Stop(0.0))).cut_short
 
 
-# ------------------------------------------------------------------------------------------------ kernels and their
-# twins
+# ---------------------------------------------------------------------------------------------- kernels and their twins
 
 
 def ints(items: Any) -> Any:
@@ -539,8 +535,7 @@ def test_fronts_are_those_of_the_twin_at_every_headroom(drawn: tuple[Any, Any], 
     twin = Twin(table, costs)
     wanted = [twin.first(0, 0, room) for room in range(limit + 1)]
     for least in (False, True):
-        # With tables that make no sense a stretch may start with less than nothing live: fronts have to go further than
-        # asked.
+        # With tables that make no sense a stretch may start with less than nothing live: fronts go further than asked.
         found = fronts(table, costs, limit + 200, 1 if least else points, least)[: limit + 1]
         if least or points == 3:  # the least headroom is exact; the rest is on the safe side
             assert [math.isinf(cost) for cost in found] == [math.isinf(cost) for cost in wanted]

@@ -234,8 +234,7 @@ def test_only_articulation_tensors_are_cuts_where_nothing_is_marked(strategy: st
     assert kept_below(plan.verify(), [f"f{k}" for k in range(1, 13)]).isdisjoint(inside)
 
 
-# ------------------------------------------------------------------------------------------------ what must not run
-# again
+# ---------------------------------------------------------------------------------------------- what must not run again
 
 
 @pytest.mark.parametrize("strategy", SEGMENTED)

@@ -143,8 +143,7 @@ def test_a_proof_can_be_had_again_and_none_of_a_dearer_plan() -> None:
             assert not proves(problem, smallest, bound=LEAST_COSTS[name][budget] + 1)
 
 
-# ------------------------------------------------------------------------------------------------ the mixed-integer
-# program
+# -------------------------------------------------------------------------------------------- the mixed-integer program
 
 
 @MANY

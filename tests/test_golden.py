@@ -285,8 +285,7 @@ def test_the_cards_of_the_notes_and_one_input_batch() -> None:
     assert {name: DEVICE_BYTES[name] // 2**30 for name in ("titanx", "gtx1080ti")} == {"titanx": 12, "gtx1080ti": 11}
     found = estimate(zoo.vgg(16, batch=128, training=False))
     assert found.components["inputs"] == 128 * 3 * 224 * 224 * 4
-    # Parameters three times and activations twice are 1.78 GB for one image; 128 of them have 7.8 GB of activations
-    # alone.
+    # Parameters three times and activations twice are 1.78 GB for one image; activations of 128 alone are 7.8 GB.
     assert estimate(zoo.vgg(16, batch=1)).fits("3GiB")
     assert not estimate(zoo.vgg(16, batch=128)).fits("6GiB")
 

@@ -27,8 +27,7 @@ onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper  # noqa: E402
 
 FILES = ("squeezenet", "vgg19", "resnet50", "inception_v2")
-#: data/graphs/README.md: nodes, forward nodes, *Grad ops, trainable parameters, forward tensors read by backward, their
-#: elements.
+#: data/graphs/README.md: nodes, forward nodes, *Grad ops, trainables, forward tensors read by backward, their elements.
 README = {
     "squeezenet": (194, 67, 57, 1_235_496, 49, 4_213_924),
     "vgg19": (139, 46, 42, 143_667_240, 33, 17_938_408),

@@ -75,8 +75,7 @@ def test_a_value_to_recompute_is_made_again_just_before_the_backward_op_that_rea
     plan = optimize(CHAIN, "100%", recompute="f2", allocator=None)
     assert computes(plan) == "f1 f2 f3 loss f2 b3 b2 b1"
     assert plan.schedule == steps("f1 f2 f3 -f2 loss -f3 f2 b3 -f2 -loss b2 -f1 -b3 b1 -b2")
-    # f3 with f1 and f2 at hand: x 1 + 24, then loss without f2: 1 + 8 + 8 + 1; keep-all has all three at loss: 1 + 24 +
-    # 1
+    # f3 beside f1 and f2: x 1 + 24, then loss without f2: 1 + 8 + 8 + 1; keep-all has all three at loss: 1 + 24 + 1
     assert plan.report.plan.peak_bytes == 25
     assert plan.report.keep_all.peak_bytes == 26
     assert plan.report.rules[0].peak_change_bytes == -1

@@ -707,8 +707,7 @@ def test_cost_counts_every_run() -> None:
     assert (trace.cost, trace.recomputed) == (2.5, {"a": 1})
 
 
-# ------------------------------------------------------------------------------------------------ the twin, and the
-# oracle
+# --------------------------------------------------------------------------------------------- the twin, and the oracle
 
 
 @given(st.data())
