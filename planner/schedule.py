@@ -70,11 +70,11 @@ class Schedule(msgspec.Struct, frozen=True):
 def keep_all(graph: Graph) -> Schedule:
     """Rule 1, the baseline without recomputation: the program order with canonical frees.
 
-    >>> from planner import lower, zoo
-    >>> print(keep_all(lower(zoo.chain(2))))
-    x0
-    x1
-    x2
+    >>> from planner.graph import Graph, Op, Tensor
+    >>> graph = Graph([Op("a", (Tensor("a", 4),)), Op("b", (Tensor("b", 2, output=True),), reads=("a",))])
+    >>> print(keep_all(graph))
+    a
+    b; free a
     """
     return canonical(graph, [op.name for op in graph.ops if not op.resident])
 
