@@ -38,9 +38,9 @@ def small_multiples(results: Results, *, top: float | None = None) -> Figure:
         for panel in list(axes.flat)[len(graphs) :]:
             panel.set_visible(False)
         for panel in axes[-1]:
-            panel.set_xlabel("arena, share of keep-all's")
+            panel.set_xlabel("arena, share of the one without recomputation")
         for panel in axes[:, 0]:
-            panel.set_ylabel("extra cost over keep-all")
+            panel.set_ylabel("extra cost over no recomputation")
         handles, labels = axes.flat[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
         return figure
@@ -99,7 +99,7 @@ def _panel(axes: Axes, graph: GraphRow, rows: list[PlanRow], names: list[str], t
     axes.grid(True)
     axes.set_axisbelow(True)
     axes.set_title(graph.graph, loc="left", fontsize=10, color=INK, pad=16)
-    facts = f"{graph.ops:,} ops, keep-all {format_bytes(graph.keep_all.arena_bytes)}, {graph.scope}"
+    facts = f"{graph.ops:,} ops, no recomputation {format_bytes(graph.keep_all.arena_bytes)}, {graph.scope}"
     axes.annotate(
         facts, (0, 1), xycoords="axes fraction", xytext=(0, 4), textcoords="offset points", fontsize=8, color=FAINT
     )

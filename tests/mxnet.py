@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import networkx as nx
+import numpy as np
 
 from planner import Graph, MemoryModel, Schedule, lower
 from planner.analysis.evaluator import Evaluator, evaluator_of
+from planner.kernels import Ints
+from planner.mxnet.nnvm import Sharing
 
 #: What the original counts: everything but what the caller holds.
 MEMORY = MemoryModel(scope="activations")
@@ -183,3 +186,27 @@ def second_runs(plain: Fixture, planned: Fixture, graph: Graph) -> list[str]:
         twin = f"{op} again"
         order.append(twin if node["phase"] == "recompute" and twin in graph.op_named else op)
     return order
+
+
+def fold_additions(graph: Graph, sharing: Sharing, *, additions: frozenset[str] = frozenset({"_grad_add"})) -> Ints:
+    """Block of each row after the original's add-to pass, for parity only: totals do not change.
+
+    If a sum took the block of its left operand, and the right operand is read once and made later, MXNet lets the maker
+    of the right operand add to that block. An `Allocation` cannot say so, since both operands are live.
+
+    Args:
+        additions: the operators (`Op.op`) that add their second input to their first.
+    Source: MXNet 1.5, `inplace_addto_detect_pass.cc`.
+    """
+    block: Ints = sharing.block.copy()
+    rows = len(block)
+    first_row = np.searchsorted(sharing.step, np.arange(len(sharing.sequence))).tolist()
+    for step, op in enumerate(sharing.sequence.tolist()):
+        if graph.ops[op].op not in additions or len(graph.ops[op].reads) < 2 or not graph.ops[op].outputs:
+            continue
+        left, right = sharing.read_row[sharing.read_ptr[step] : sharing.read_ptr[step] + 2].tolist()
+        if max(left, right) >= rows or block[left] < 0 or block[left] != block[first_row[step]]:
+            continue
+        if sharing.uses[right] == 1 and sharing.step[left] < sharing.step[right]:
+            block[right] = block[left]
+    return block

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mxnet import MEMORY, Fixture, just_in_time, recomputed, second_runs, split_heads
+from mxnet import MEMORY, Fixture, fold_additions, just_in_time, recomputed, second_runs, split_heads
 from naive import Moment, _compute, _free, history, keep_all, overlaps, stacked
 from offenders import every
 from programs import op, steps
@@ -29,7 +29,7 @@ from test_kernels import loose_schedules
 from planner import Graph, MemoryModel, Op, PlannerError, ScheduleError, Tensor, lower, simulate
 from planner.analysis.evaluator import Evaluator
 from planner.kernels import block_sharing as kernels
-from planner.mxnet.nnvm import Sharing, fold_additions, nnvm, share_blocks
+from planner.mxnet.nnvm import Sharing, nnvm, share_blocks
 from planner.schedule import Compute, Schedule
 
 FILES = (

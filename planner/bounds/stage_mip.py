@@ -231,14 +231,6 @@ class Stages:
                 columns[self.through[t]] += self._units(program.nbytes[v])
         return columns
 
-    def violation(self, columns: Floats) -> float:
-        """By how much columns break the row they break most; at most 0 for a solution."""
-        self.build()
-        sums = np.zeros(len(self._most))
-        rows = np.repeat(np.arange(len(self._most)), np.diff(self._starts))
-        np.add.at(sums, rows, np.array(self._entries) * columns[self._index])
-        return float((sums - np.array(self._most)).max(initial=-math.inf))
-
     def cost(self, columns: Floats) -> float:
         """Cost of columns beyond one run of each op."""
         return float(np.array(self._costs) @ columns)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from planner.analysis.candidates import touches_updated
 from planner.analysis.evaluator import evaluator_of
 from planner.errors import PlannerError, ScheduleError
 from planner.graph import Graph, Op
@@ -122,9 +123,8 @@ class _Resolution:
 
     def _unable(self) -> Callable[[Op], str | None]:
         """A function that says why an op cannot run again, or None if it can."""
-        graph = self.graph
-        root = graph.storage_root
-        updated = {root[op.reads[i]] for op in graph.ops if op.phase != "update" for i, _ in op.updates}
+        arrays, rows = self.evaluator.encoded.arrays, self.evaluator.encoded.op_index
+        stuck = touches_updated(arrays)
 
         def why(op: Op) -> str | None:
             if op.name in self.saved_by:
@@ -133,7 +133,7 @@ class _Resolution:
                 return "may run only once"
             if not op.outputs:
                 return "makes no value"
-            if any(root[value] in updated for value in (*op.reads, *(t.name for t in op.outputs))):
+            if stuck[rows[op.name]]:
                 return "reads or makes a value that is updated in place"
             return None
 
