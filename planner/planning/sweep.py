@@ -148,11 +148,9 @@ class Sweep:
     """Every strategy at every budget, from the middle outwards; each search begins from the plans of its neighbours.
 
     Searches of one round are independent of each other, so the number of processes does not matter. A search that
-    cannot find anything
-    better is left out: nothing fits by proof, or the strategy has a plan that costs no more than is proven. All is done
-    with effort 1,
-    then again with 2, from what is known by then, then with 4, as far as the effort goes: at given budgets more effort
-    never finds less.
+    cannot find anything better is left out: nothing fits by proof, or the strategy has a plan that costs no more than
+    is proven. All is done with effort 1, then again with 2, from what is known by then, then with 4, as far as the
+    effort goes: at given budgets more effort never finds less.
     """
 
     def __init__(
@@ -183,7 +181,10 @@ class Sweep:
         session = self.session
         with tempfile.TemporaryDirectory(prefix="planner-") as self._folder:
             session.stop.told.append(Path(self._folder, "stop").touch)
-            points = self._points(wanted)
+            try:
+                points = self._points(wanted)
+            finally:
+                session.stop.told.pop()
         if session.stop.interrupted and not any(answer.found for answer in self.answers.values()):
             raise TimeLimit("Ctrl-C came before any plan was found")
         found = Curve(
