@@ -127,73 +127,82 @@ class Instant:
         arrays, storage_rep = storages.arrays, storages.storage_rep
         n, m = len(arrays.cost), len(storage_rep)
         rerunnable = arrays.recomputable if fixed is None else arrays.recomputable & ~fixed
-        self._sink = np.where(before, np.where(rerunnable, storages.step_cost, kernels.UNBOUNDED), 0)
-        self._sink[after | arrays.resident] = 0
-        self._sink = np.concatenate((self._sink, np.zeros(m, dtype=np.int64)))
+        self._rerun_cost = np.where(before, np.where(rerunnable, storages.step_cost, kernels.UNBOUNDED), 0)
+        self._rerun_cost[after | arrays.resident] = 0
         self.needed: Flags = np.empty(m, dtype=np.bool_) if needed is None else needed
         if needed is None:
             kernels.needs(arrays, storage_rep, after, live_here, self.needed)
         rows = np.flatnonzero(self.needed)
         stuck = before[arrays.producer[rows]] & ~rerunnable[arrays.producer[rows]]
         self.fixed_bytes = int(storages.rep_bytes[rows[stuck]].sum())
-        self._paid = rows[~stuck]
-        paid_bytes = storages.rep_bytes[self._paid]
+        paid = rows[~stuck]
+        paid_bytes = np.bincount(arrays.producer[paid], storages.rep_bytes[paid], n).astype(np.int64)
+        self._paid_bytes = paid_bytes  # of each op: to pay at the instant, or the op runs again
         self.needed_bytes = self.fixed_bytes + int(paid_bytes.sum())
-        self._supply_bytes = np.bincount(arrays.producer[self._paid], paid_bytes, n).astype(np.float64)
         arcs = 2 * (len(arrays.read_value) + m)
-        self._first = np.empty(n + m + 1, dtype=np.int64)
+        first = np.empty(n + m + 1, dtype=np.int64)
         table = np.empty((3, arcs), dtype=np.int64)
-        used = kernels.arcs_of(arrays, storage_rep, after, live_here, self.needed, self._first, table)
-        self._to, self._mate, weight = (row[:used].copy() for row in table)
+        used = kernels.arcs_of(arrays, storage_rep, after, live_here, self.needed, first, table)
+        to, mate, weight = (row[:used].copy() for row in table)
         if absent is not None:  # what asks for one of them makes it again: no bytes to pay instead
             weight[(weight >= 0) & absent[weight]] = -1
         self._priced = np.flatnonzero(weight >= 0)
-        self._priced_rep = weight[self._priced]
+        rep = weight[self._priced]
+        self._priced_bytes, self._priced_node, self._priced_producer = (
+            storages.rep_bytes[rep],
+            n + rep,
+            arrays.producer[rep],
+        )
         self._unbounded = np.flatnonzero(weight == -1)
-        self._arc, self._label = np.empty((2, n + m), dtype=np.int64)
-        self._active = np.empty((2, n + m + 2), dtype=np.int64)
-        self._level = np.empty((3, n + m + 2), dtype=np.int64)
+        self._residual = np.empty(used, dtype=np.int64)
+        self._sink, self._excess, arc, self._label = np.empty((4, n + m), dtype=np.int64)
+        self._network = kernels.new_network(
+            first=first,
+            to=to,
+            mate=mate,
+            residual=self._residual,
+            sink=self._sink,
+            excess=self._excess,
+            arc=arc,
+            label=self._label,
+            active=np.empty((2, n + m + 2), dtype=np.int64),
+            level=np.empty((3, n + m + 2), dtype=np.int64),
+        )
         self._flows: list[_Flow] = []
 
     def _capacities(self, price: float) -> tuple[Ints, Ints]:
         """Whole units of the source's arcs and of the priced arcs, rounded down and at most `Storages.most`."""
         below = price * (1 - 2.0**-50)  # so that a rounded product never exceeds the exact one
         most = float(self.storages.most)
-        supply = np.minimum(np.floor(self._supply_bytes * below), most).astype(np.int64)
-        priced = np.minimum(np.floor(self.storages.rep_bytes[self._priced_rep] * below), most).astype(np.int64)
+        supply = np.minimum(np.floor(self._paid_bytes * below), most).astype(np.int64)
+        priced = np.minimum(np.floor(self._priced_bytes * below), most).astype(np.int64)
         return supply, priced
 
     def cut(self, price: float) -> Cut:
         """The least cut at a price in units per byte."""
-        n = len(self._supply_bytes)
+        n = len(self._paid_bytes)
         supply, capacity = self._capacities(price)
         start = max((flow for flow in self._flows if flow.price <= price), key=lambda flow: flow.price, default=None)
         if start is None:
-            residual = np.zeros(len(self._to), dtype=np.int64)
-            residual[self._unbounded] = kernels.UNBOUNDED
-            residual[self._priced] = capacity
-            sink = self._sink.copy()
-            excess = np.zeros(len(sink), dtype=np.int64)
-            excess[:n] = supply
+            self._residual[:] = 0
+            self._residual[self._unbounded] = kernels.UNBOUNDED
+            self._residual[self._priced] = capacity
+            self._sink[:n], self._sink[n:] = self._rerun_cost, 0
+            self._excess[:n], self._excess[n:] = supply, 0
         else:
-            residual, sink, excess = start.residual.copy(), start.sink.copy(), start.excess.copy()
-            residual[self._priced] += capacity - start.capacity
-            excess[:n] += supply - start.supply
-        arcs = {"first": self._first, "to": self._to, "mate": self._mate}
-        scratch = {"arc": self._arc, "label": self._label, "active": self._active, "level": self._level}
-        network = kernels.new_network(**arcs, **scratch, residual=residual, sink=sink, excess=excess)
-        while not kernels.push(network, _WORK):
+            self._residual[:], self._sink[:], self._excess[:] = start.residual, start.sink, start.excess
+            self._residual[self._priced] += capacity - start.capacity
+            self._excess[:n] += supply - start.supply
+        while not kernels.push(self._network, _WORK):
             pass
-        self._flows = [flow for flow in self._flows if flow.price != price][-3:]
-        self._flows.append(_Flow(price, residual, sink, excess, supply, capacity))
+        flow = _Flow(price, self._residual.copy(), self._sink.copy(), self._excess.copy(), supply, capacity)
+        self._flows = [*[other for other in self._flows if other.price != price][-3:], flow]
         on_source_side = self._label > len(self._label)
-        rerun = on_source_side[:n] & (self._sink[:n] < kernels.UNBOUNDED)
-        arrays, held = self.storages.arrays, self.storages.rep_bytes
-        paid = self._paid[~on_source_side[arrays.producer[self._paid]]]
-        priced = self._priced_rep
-        chosen = priced[on_source_side[n + priced] & ~on_source_side[arrays.producer[priced]]]
-        live_bytes = self.fixed_bytes + int(held[paid].sum()) + int(held[chosen].sum())
-        return Cut(price, int((self._sink - sink).sum()), rerun, int(self._sink[:n][rerun].sum()), live_bytes)
+        rerun = on_source_side[:n] & (self._rerun_cost < kernels.UNBOUNDED)
+        chosen = on_source_side[self._priced_node] & ~on_source_side[self._priced_producer]
+        chosen_bytes = int(self._priced_bytes[chosen].sum()) + int(self._paid_bytes[~on_source_side[:n]].sum())
+        value = int((self._rerun_cost - self._sink[:n]).sum())
+        return Cut(price, value, rerun, int(self._rerun_cost[rerun].sum()), self.fixed_bytes + chosen_bytes)
 
 
 def first_run(storages: Storages, row: int) -> Instant:
