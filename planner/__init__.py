@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from planner.schedule import Schedule as Schedule
     from planner.search import register_strategy as register_strategy
     from planner.simulator import Trace as Trace
+    from planner.training_step import TrainingStep as TrainingStep
 
 _HOMES = {
     "api": ("allocate", "curve", "load", "optimize", "simulate"),
@@ -79,6 +80,7 @@ _HOMES = {
     "schedule": ("Compute", "Free", "Schedule"),
     "search": ("register_strategy",),
     "simulator": ("Trace",),
+    "training_step": ("TrainingStep",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -14,7 +14,9 @@ from planner import mxnet
 from planner import plan as plans
 from planner.analysis.evaluator import evaluator_of
 from planner.errors import InfeasibleBudget, PlanFileError, PlannerError, TimeLimit, VerificationError
-from planner.lowering.read import GraphLike, as_graph
+from planner.graph import Graph
+from planner.lowering.read import GraphLike, as_graph, read_graph
+from planner.lowering.step import with_step
 from planner.memory import Allocation, MemoryModel
 from planner.packing import find_allocator
 from planner.plan import Plan
@@ -30,6 +32,7 @@ from planner.search import find_strategy
 from planner.simulator import Trace
 from planner.simulator import simulate as judge
 from planner.text import as_int, shown
+from planner.training_step import TrainingStep
 from planner.units import MAX_BYTES, BudgetText
 
 MOST_BUDGETS = 1000
@@ -40,6 +43,7 @@ def optimize(
     graph: GraphLike,
     budget: BudgetText | None = None,
     *,
+    step: TrainingStep | None = None,
     strategy: str | Strategy = "auto",
     allocator: str | Allocator | None = "auto",
     memory: MemoryModel = MemoryModel(),
@@ -61,6 +65,8 @@ def optimize(
         graph: a networkx DiGraph in the schema, a `Graph`, or the path of an ONNX or JSON file.
         budget: `"7GB"`, `"7GiB"`, bytes, a fraction (`0.4`, `"40%"`) of the peak without recomputation in the same
             scope, or `"auto"`: what the device has free.
+        step: the training step that runs. A forward graph is differentiated and given it; a graph that is a step
+            already is rewritten where gradients and updates can be told. None: the graph as it is.
         strategy: a registered name, or a callable Problem -> Proposal.
         allocator: a registered name, or a callable; None plans live bytes, without offsets.
         memory: what the budget covers.
@@ -93,12 +99,20 @@ def optimize(
     Figures(peak_bytes=6, arena_bytes=6, cost=2.0)
     """
     request, search, allocate = _request(
-        strategy, allocator, memory=memory, order=order, save=save, recompute=recompute, seed=seed, effort=effort
+        strategy,
+        allocator,
+        memory=memory,
+        order=order,
+        save=save,
+        recompute=recompute,
+        seed=seed,
+        effort=effort,
+        step=step,
     )
     if budget is not None:
         Budget.read(budget)  # what is not understood is refused before any work
     told, stop = None if progress is None else Progress(progress), _stop(time_limit)
-    program = as_graph(graph)
+    program = _program(graph, step)
     with stop.listening(), _interruptible(stop):
         session = Session(program, request, search=search, allocate=allocate, stop=stop, progress=told, advise=_advise)
         if budget is not None:
@@ -110,6 +124,7 @@ def curve(
     graph: GraphLike,
     budgets: int | BudgetText | Sequence[BudgetText] = 16,
     *,
+    step: TrainingStep | None = None,
     strategies: str | Strategy | Sequence[str | Strategy] = ("auto",),
     allocator: str | Allocator | None = "auto",
     memory: MemoryModel = MemoryModel(),
@@ -129,7 +144,7 @@ def curve(
     and has its plan (`Curve.plan`).
 
     Args:
-        graph, allocator, memory, order, save, recompute, effort, seed: as for `optimize`.
+        graph, step, allocator, memory, order, save, recompute, effort, seed: as for `optimize`.
         budgets: an int: that many, evenly from the least arena any of the strategies reaches to the one without
             recomputation. A list: each in any form that `optimize` takes (`[7_000_000_000]`, `["4GB", "40%"]`); equals
                 are asked once.
@@ -146,7 +161,15 @@ def curve(
     [(7, 19.0), (8, 18.0), (9, 17.0)]
     """
     request, _, allocate = _request(
-        "auto", allocator, memory=memory, order=order, save=save, recompute=recompute, seed=seed, effort=effort
+        "auto",
+        allocator,
+        memory=memory,
+        order=order,
+        save=save,
+        recompute=recompute,
+        seed=seed,
+        effort=effort,
+        step=step,
     )
     wanted, searches, stop = _wanted(budgets), _searches(strategies), _stop(time_limit)
     processes = as_int(jobs)
@@ -154,11 +177,16 @@ def curve(
         raise PlannerError(f"jobs {shown(jobs)} is not a number of processes >= 1, or -1 for every core")
     if progress is not None and not callable(progress):
         raise PlannerError(f"progress {shown(progress)} is not callable")
-    program = as_graph(graph)
+    program = _program(graph, step)
     with stop.listening(), _interruptible(stop):
         session = Session(program, msgspec.structs.replace(request, strategy=""), allocate=allocate, stop=stop)
         sweep = Sweep(session, searches, allocator=allocator, jobs=processes, progress=progress)
         return sweep.curve(wanted)
+
+
+def _program(graph: GraphLike, step: TrainingStep | None) -> Graph:
+    """The program of a graph in any form, under a training step."""
+    return with_step(read_graph(graph) if isinstance(graph, (str, os.PathLike)) else graph, step)
 
 
 def _wanted(budgets: int | BudgetText | Sequence[BudgetText]) -> int | tuple[BudgetText, ...]:

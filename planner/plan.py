@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from planner.executors.arena_machine import Execution
 
 FORMAT: Final = "planner-plan"
-VERSION: Final = 2
+VERSION: Final = 3
 
 
 class _PlanFile(msgspec.Struct, frozen=True):
@@ -71,7 +71,7 @@ class Plan(Asked):
         The bounds of built-in strategies may be no higher than those of `planner.bounds`, which are computed again; an
         older planner proves less, so lower ones hold. What "exact" says beyond them is proven again by its own search.
         A strategy of the user's may claim a higher bound, up to its plan; `optimal` may not rest on that claim. Taken
-        on trust are that a search was cut short, and the bytes of the budget "auto".
+        on trust are that a search was cut short, the bytes of the budget "auto", and the training step that was named.
 
         Raises:
             ScheduleError: an illegal step.
@@ -296,9 +296,11 @@ def load(path: str | os.PathLike[str], graph: Graph | None = None) -> Plan:
     Raises:
         PlanFileError: missing, not a plan, another version, damaged, or the plan of another graph.
     """
-    head = read_versioned(path, kind="plan", format=FORMAT, versions=(1, VERSION), again="plan it again")
+    head = read_versioned(path, kind="plan", format=FORMAT, versions=(1, 2, VERSION), again="plan it again")
     try:
         parts = msgspec.convert(_with_request(head) if head["version"] == 1 else head, _PlanFile)
+        if head["version"] < VERSION and "step" in head["report"].get("request", ()):
+            raise PlannerError(f"it names a training step, which files of version {head['version']} do not")
         own = Graph(parts.ops, name=parts.graph_name)
     except (msgspec.ValidationError, PlannerError, RecursionError) as error:
         raise PlanFileError(f"{str(path)!r} is damaged: {error}") from None

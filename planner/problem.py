@@ -19,6 +19,7 @@ from planner.graph import Graph
 from planner.memory import Allocation, MemoryModel
 from planner.schedule import Schedule
 from planner.text import as_int, shown
+from planner.training_step import TrainingStep
 from planner.units import MAX_BYTES, BudgetText, parse_budget
 
 Order = Literal["free", "pinned"]
@@ -134,6 +135,7 @@ class Request(msgspec.Struct, frozen=True):
         save, recompute: the patterns of the user's policy.
         seed: for strategies that draw.
         effort: search work, relative to the default.
+        step: the training step that the graph was given; None: the graph is planned as it is.
     Raises:
         PlannerError: an argument that cannot be meant, named.
     """
@@ -147,9 +149,13 @@ class Request(msgspec.Struct, frozen=True):
     recompute: tuple[str, ...] = ()
     seed: int = 0
     effort: float = 1.0
+    step: Optional[TrainingStep] = None
 
     def __post_init__(self) -> None:
         check_memory(self.memory)
+        if self.step is not None and not isinstance(self.step, TrainingStep):
+            example = 'write step=TrainingStep("adam", update="fused")'
+            raise PlannerError(f"step {shown(self.step)} is not a TrainingStep; {example}")
         if not isinstance(self.order, str) or self.order not in ("free", "pinned"):
             raise PlannerError(f"order {shown(self.order)} is not 'free' or 'pinned'")
         effort, seed = as_number(self.effort), as_int(self.seed)
@@ -228,6 +234,11 @@ class Asked:
         return self.request.effort
 
     @property
+    def step(self) -> TrainingStep | None:
+        """The training step that the graph was given; None: the graph as it is."""
+        return self.request.step
+
+    @property
     def save_rules(self) -> tuple[str, ...]:
         """The policy's patterns of ops that run once."""
         return self.request.save
@@ -248,6 +259,7 @@ _FLAT: Final = {
     "recompute_rules": "recompute",
     "seed": "seed",
     "effort": "effort",
+    "step": "step",
 }
 
 

@@ -132,7 +132,7 @@ class Report(Asked, msgspec.Struct, frozen=True):
     def as_object(self) -> dict[str, Any]:
         """The report as `--json` prints it: what was asked lies beside what was found."""
         asked = {"budget": self.budget, "budget_text": self.budget_text}
-        return {**flat(self, "strategy", "allocator", "memory", "order"), **asked}
+        return {**flat(self, "strategy", "allocator", "memory", "order", "step"), **asked}
 
     @property
     def overhead(self) -> float:
@@ -155,9 +155,10 @@ class Report(Asked, msgspec.Struct, frozen=True):
     def _title(self) -> str:
         packed = f"allocator {self.allocator}" if self.allocator else "live bytes only"
         order = " · order pinned" if self.order == "pinned" else ""
+        step = "" if self.step is None else f" · step: {self.step}"
         return (
             f"Plan  {self.graph} · {self.ops:,} ops · strategy {self.strategy} · {packed} · scope"
-            f" {self.memory.scope}{order}"
+            f" {self.memory.scope}{order}{step}"
         )
 
     def _table(self) -> list[str]:

@@ -666,7 +666,7 @@ def test_json_comes_back_equal_and_is_versioned(chain: Curve, tmp_path: Path) ->
     chain.save(tmp_path / "curve.json")
     assert planner.load_curve(tmp_path / "curve.json") == chain
     content = json.loads((tmp_path / "curve.json").read_text())
-    assert (content["format"], content["version"]) == ("planner-curve", 3)
+    assert (content["format"], content["version"]) == ("planner-curve", 4)
     assert content["fingerprint"] == lower(zoo.chain(12)).fingerprint
 
 

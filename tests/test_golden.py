@@ -28,9 +28,9 @@ from planner import zoo
 from planner.cli import main as cli
 from planner.footprint.estimate import estimate, rule_of_thumb
 from planner.lowering.devices import DEVICE_BYTES
-from planner.lowering.step import OPTIMIZER_STATES
 from planner.memory import MemoryModel
 from planner.mxnet.nnvm import nnvm
+from planner.training_step import OPTIMIZERS
 
 TESTS = Path(__file__).resolve().parent
 TABLE = TESTS.parent / "papers" / "golden.md"
@@ -337,9 +337,9 @@ def test_inspect_counts_what_onnxruntime_reads_of_resnet50(answer: Any) -> None:
 STEPS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
     ((), {}), (("--micro-batches", "3"), {"micro_batches": 3}), (("--gradients", "zeroed"), {"gradients": "zeroed"}),
     *((("--update", update), {"update": update}) for update in ("fused", "per-tensor", "multi-tensor")),
-    *((("--optimizer", name), {"optimizer": name}) for name in OPTIMIZER_STATES),
+    *((("--optimizer", name), {"optimizer": name}) for name in OPTIMIZERS),
     (("--master-weights", "--optimizer", "adam"), {"master_weights": True, "optimizer": "adam"}),
-    (("--lowering", "--rule", "cs231n"), {"lowering": True, "rule": "cs231n"}),
+    (("--rule", "cs231n"), {"rule": "cs231n"}),
     (("--scope", "activations", "--alignment", "512", "--reserve", "1MiB"),
         {"memory": MemoryModel("activations", 512, MIB)}),
 ]  # fmt: skip
@@ -375,7 +375,8 @@ def test_the_command_takes_each_option_of_a_step(
         printed = answer("estimate", f"golden_models:{name}", "--batch", "2,3", *arguments)["rows"]
         for row, batch in zip(printed, (2, 3), strict=True):
             assert row["batch"] == batch
-            assert row["footprint"] == json.loads(msgspec.json.encode(estimate(build(batch=batch), **options)))
+            found = json.loads(msgspec.json.encode(estimate(build(batch=batch), **options)))
+            assert found.items() <= row["footprint"].items()
 
 
 def test_the_command_estimates_inference(answer: Any) -> None:
@@ -394,7 +395,7 @@ def test_a_forward_graph_of_the_users_becomes_the_training_step_of_an_optimizer(
     forward = partial(zoo.vgg, 16, image=32, training=False)
     found = estimate(forward(batch=2), optimizer="adam")
     assert found.training
-    assert printed["rows"][0]["footprint"] == json.loads(msgspec.json.encode(found))
+    assert json.loads(msgspec.json.encode(found)).items() <= printed["rows"][0]["footprint"].items()
     fits = [estimate(forward(batch=printed["largest_batch"] + more), optimizer="adam").fits("3GiB") for more in (0, 1)]
     assert fits == [True, False]
 
@@ -408,7 +409,9 @@ def test_inference_with_an_optimizer_is_a_usage_error(
     with pytest.raises(SystemExit) as exit_info:
         cli.main()
     assert exit_info.value.code == 2
-    assert capsys.readouterr().err.startswith("error: --inference has no update")
+    assert capsys.readouterr().err.startswith(
+        "error: --inference has no backward pass and no update, so no --optimizer"
+    )
 
 
 @every(("device", "verdicts"), [("t4", [True, False]), ("16GiB", [True, False]), ("16MB", [True, False])])

@@ -89,7 +89,7 @@ def test_any_plan_survives_its_file(
 
 def test_the_file_is_versioned_json_with_the_graph_inside(plan: Plan, saved: Path) -> None:
     parts = json.loads(saved.read_bytes())
-    assert (parts["format"], parts["version"]) == ("planner-plan", 2)
+    assert (parts["format"], parts["version"]) == ("planner-plan", 3)
     assert parts["fingerprint"] == plan.graph.fingerprint
     assert len(parts["ops"]) == len(plan.graph.ops)
 
@@ -140,8 +140,8 @@ def test_a_truncated_file_is_refused(saved: Path) -> None:
 
 
 def test_another_version_is_refused_with_both_versions(saved: Path) -> None:
-    for version in (0, 3, "1", "2", None, 1.5):
-        refused(edited(saved, lambda parts, version=version: parts.update(version=version)), repr(version), "2")
+    for version in (0, 4, "1", "3", None, 1.5):
+        refused(edited(saved, lambda parts, version=version: parts.update(version=version)), repr(version), "3")
 
 
 def asked(parts: dict[str, Any]) -> dict[str, Any]:

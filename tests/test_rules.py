@@ -31,9 +31,9 @@ from planner.analysis.evaluator import Evaluator
 from planner.errors import InfeasibleBudget, PlannerError, ScheduleError, VerificationError
 from planner.graph import Graph
 from planner.kernels.mark_rerun import mirror, read_runs
+from planner.patterns import matching
 from planner.policy import policy_of, rule_list
 from planner.policy.check import check_obeyed, forward_ops
-from planner.policy.patterns import matching
 from planner.problem import Problem, Proposal, Status
 from planner.schedule import Compute, Schedule
 from planner.search import strategy_names

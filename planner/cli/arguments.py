@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from planner import errors
+from planner.cli.options import written
 from planner.text import shortened
 
 if TYPE_CHECKING:
@@ -18,32 +19,52 @@ if TYPE_CHECKING:
     from planner.footprint.calibration import Prediction
     from planner.graph import Graph
     from planner.memory import MemoryModel
+    from planner.training_step import TrainingStep
 
 MOST_DIGITS: Final = 18  # of a number on the command line
 #: Arguments of a model's function that have an option of their own, and that option.
 ELSEWHERE: Final = {"batch": "batch", "device": "device", "optimizer": "optimizer", "training": "inference"}
+#: Names of the options that make a `TrainingStep`.
+STEP_OPTIONS: Final = (
+    "optimizer", "update", "micro_batches", "gradients", "master_weights", "gradient_dtype", "state_dtype", "trained",
+    "frozen", "lowering", "resumed",
+)  # fmt: skip
 
 
 def program_of(text: str, options: dict[str, Any], source: dict[str, Any] | None = None) -> Graph:
-    """The program that GRAPH names; `source` is filled with the importer's counts."""
-    from planner.lowering.schema import lower
+    """The program that GRAPH and the step's options name; `source` is filled with the importer's counts."""
+    from planner.lowering.step import with_step
 
     graph: Any = graph_of(text, options)
     if source is not None and not hasattr(graph, "ops"):
         source.update(graph.graph.get("source") or {})
-    return lower(graph)
+    return with_step(graph, step_of(options))
 
 
 def graph_of(text: str, options: dict[str, Any]) -> nx.DiGraph | Graph:
-    """The graph that GRAPH names, as its source gives it: a DAG may still lack its backward."""
+    """The graph that GRAPH names, before the step of `step_of` is applied to it."""
     given: dict[str, Any] = {name: options[name] for name in ("batch", "device") if options[name] is not None}
-    if options["optimizer"] is not None:
-        given["optimizer"] = None if options["optimizer"] == "none" else options["optimizer"]
+    step = step_of(options)
     if options["inference"]:
+        said = written({name: True for name in STEP_OPTIONS if options[name]})
+        if said:
+            raise click.UsageError(f"--inference has no backward pass and no update, so no --{said[0]}")
         given["training"] = False
+    elif step is not None:
+        given["training"] = "forward"  # the verb differentiates it
     if options["dims"]:
         given["dims"] = _dims(options["dims"])
     return _read(text, given, _pairs(options.get("settings", ())))
+
+
+def step_of(options: dict[str, Any]) -> TrainingStep | None:
+    """The training step that the options describe; None where none is given: the graph as it is."""
+    from planner.training_step import TrainingStep
+
+    frozen = (f"!{pattern}" for pattern in options["frozen"])
+    fields = {name: options[name] for name in STEP_OPTIONS if name not in ("trained", "frozen")}
+    step = TrainingStep(**fields, trainable=(*options["trained"], *frozen))
+    return None if step == TrainingStep() else step
 
 
 def _read(text: str, given: dict[str, Any], settings: dict[str, str]) -> Any:
@@ -53,6 +74,8 @@ def _read(text: str, given: dict[str, Any], settings: dict[str, str]) -> Any:
     name, colon, _ = text.partition(":")
     if name in MODELS:
         chosen = _chosen(name, given.pop("dims", {}), settings)
+        if given.get("training") == "forward" and "training" not in MODELS[name].options:
+            del given["training"]  # the model is a whole step, which the verb rewrites
         for option in MODELS[name].required:
             if option not in given:
                 raise click.UsageError(f"{text} needs --{option}")
@@ -63,7 +86,7 @@ def _read(text: str, given: dict[str, Any], settings: dict[str, str]) -> Any:
         if not os.path.exists(text):
             raise errors.GraphError(f"no file {text!r}, and no zoo model of that name ({', '.join(MODELS)})")
         return read_graph(text, **given)
-    return _call(text, given)
+    return _call(text, {name: value for name, value in given.items() if value != "forward"})
 
 
 def _call(text: str, given: dict[str, Any]) -> Any:
@@ -158,14 +181,6 @@ def _put(table: dict[str, Any], name: str, value: Any, *, option: str) -> None:
     table[name] = value
 
 
-def step_of(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options that build the graph, and the arguments of `estimate`, which adds an optimizer by itself."""
-    named = {name: options[name] for name in ("micro_batches", "gradients", "update", "master_weights", "lowering")}
-    bare = options["optimizer"] == "none"
-    named["optimizer"] = None if bare else options["optimizer"]
-    return {**options, "optimizer": "none" if bare else None}, named
-
-
 def prediction_of(text: str, options: dict[str, Any], *, given: list[str]) -> Prediction:
     """The predicted memory of a run of a plan file, or of GRAPH as for `estimate`; in scope "total" for any plan.
 
@@ -192,8 +207,7 @@ def prediction_of(text: str, options: dict[str, Any], *, given: list[str]) -> Pr
 
     alignment = 1 if options["alignment"] is None else parse_bytes(options["alignment"], what="alignment")
     memory = MemoryModel("total", alignment)
-    graph_options, named = step_of(options)
-    found = estimate(graph_of(text, graph_options), memory=memory, **named)
+    found = estimate(graph_of(text, options), step=step_of(options), memory=memory)
     return Prediction(found.graph, found.fingerprint, found.peak_bytes, None, memory.alignment)
 
 

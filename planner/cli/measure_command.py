@@ -33,7 +33,7 @@ _OWN = (
 
 @click.command(context_settings={"allow_interspersed_args": False}, epilog=MEASURE_HELP)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
-@options_of(_OWN, GRAPH[:2], STEP, GRAPH[3:], OUTPUT, JSON)
+@options_of(_OWN, GRAPH, STEP, OUTPUT, JSON)
 def measure(
     command: tuple[str, ...],
     against: str | None,

@@ -11,7 +11,7 @@ from click import option
 from planner import errors
 from planner.cli.arguments import ELSEWHERE, graph_of, memory_of, program_of, step_of
 from planner.cli.console import check_output, print_json, print_lines, printing, say, shown
-from planner.cli.options import GRAPH, GRAPH_HELP, JSON, MEMORY, OUTPUT, STEP, options_of, written
+from planner.cli.options import GRAPH, GRAPH_HELP, JSON, MEMORY, OUTPUT, STEP, options_of
 from planner.cli.progress import spinner
 
 if TYPE_CHECKING:
@@ -46,22 +46,16 @@ _INSPECT = (
     option("--top", type=click.IntRange(min=0), default=10, show_default=True,
            help="List this many of the largest storages."),
 )  # fmt: skip
-_STEP_OF_TRAINING = ("micro_batches", "gradients", "update", "master_weights")
 
 
 @click.command(epilog=GRAPH_HELP)
 @click.argument("graph")
-@options_of(_ESTIMATE, STEP, GRAPH[1:2], GRAPH[3:], MEMORY, JSON)
+@options_of(_ESTIMATE, STEP, GRAPH[1:], MEMORY, JSON)
 def estimate(graph: str, batches: str, fits: str | None, largest_batch: bool, as_json: bool, **options: Any) -> None:
     """Simulate a training step: bytes by component and phase, and whether they fit."""
     overhead = options["overhead"]
     if (largest_batch and fits is None) or (overhead is not None and not largest_batch):
         raise click.UsageError("--largest-batch needs --fits SIZE, and --overhead needs --largest-batch")
-    if options["inference"] and options["optimizer"] not in (None, "none"):
-        raise click.UsageError(f"--inference has no update, so no --optimizer {options['optimizer']}")
-    of_training = written({name: options[name] for name in _STEP_OF_TRAINING})
-    if options["inference"] and of_training:
-        raise click.UsageError(f"--inference has no backward pass and no update, so no --{of_training[0]}")
     from planner.footprint import estimate as footprint
     from planner.footprint.calibration import load_calibration
 
@@ -73,8 +67,14 @@ def estimate(graph: str, batches: str, fits: str | None, largest_batch: bool, as
     if fits is not None:  # refuse what is not understood before any work
         footprint.device_bytes(fits)
         footprint.check_kind(fits, calibration)
-    given, named = step_of(options)
-    named.update(memory=memory, calibration=calibration)
+    step = step_of(options)
+    unfolded = options["inference"] and options["lowering"]  # inference has no step, but may unfold its input
+    given = {**options, "lowering": False} if unfolded else options
+    named: dict[str, Any] = {
+        "memory": memory,
+        "calibration": calibration,
+        **({"lowering": True} if unfolded else {"step": step}),
+    }
     rows, most = [], dict[str, int]()
     if largest_batch:
         build = partial(_with_batch, graph, given)
@@ -103,7 +103,7 @@ def estimate(graph: str, batches: str, fits: str | None, largest_batch: bool, as
 
 @click.command(epilog=GRAPH_HELP)
 @click.argument("graph")
-@options_of(_INSPECT, GRAPH, MEMORY, JSON)
+@options_of(_INSPECT, GRAPH, STEP, MEMORY, JSON)
 def inspect(
     graph: str, by: str, depth: int | None, limit: int, sort: str | None, top: int, as_json: bool, **options: Any
 ) -> None:
@@ -130,7 +130,7 @@ def inspect(
 
 @click.command()
 @click.argument("model", required=False)
-@options_of(GRAPH, OUTPUT, JSON)
+@options_of(GRAPH, STEP, OUTPUT, JSON)
 def zoo(model: str | None, output: str | None, force: bool, as_json: bool, **options: Any) -> None:
     """List the models that come with the planner, or write one as a JSON graph."""
     from planner.zoo import MODELS

@@ -3,14 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import click
 from click import option
+from click.shell_completion import CompletionItem
 
 from planner.names import ALLOCATORS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Word(click.ParamType):  # type: ignore[type-arg]
+    """One of a few words, case ignored; an unknown one is answered with the nearest."""
+
+    name = "word"
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        return f"[{'|'.join(self.words)}]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        word = str(value).lower()
+        if word not in self.words:
+            near = get_close_matches(word, self.words, n=2, cutoff=0.5)
+            instead = f"did you mean {' or '.join(near)}? " if near else ""
+            self.fail(f"{value!r} is unknown; {instead}There are {', '.join(self.words)}.", param, ctx)
+        return word
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(word) for word in self.words if word.startswith(incomplete.lower())]
+
 
 _ONE = click.IntRange(min=1)
 _SHOWN: dict[str, Any] = {"show_default": True}
@@ -26,29 +52,34 @@ SEARCH = (
     option("--time-limit", type=float, metavar="SECONDS", help="Return the best found by then."),
     option("--seed", type=int, default=0, **_SHOWN),
 )  # fmt: skip
+STEP = (
+    option("--optimizer", type=Word("sgd", "momentum", "adagrad", "rmsprop", "adam", "adamw", "none"),
+           help="Of the training step; none leaves gradients as outputs. [the graph's, else sgd]"),
+    option("--update", type=Word("per-tensor", "multi-tensor", "fused", "inside-backward"),
+           help="How parameters are updated: one by one, all at once with or without a temporary, or each right after"
+                " its last gradient. [the graph's]"),
+    option("--micro-batches", type=_ONE, default=1, **_SHOWN, help="Gradients accumulate over so many."),
+    option("--gradients", type=Word("released", "zeroed"), default="released", **_SHOWN, help="Between iterations."),
+    option("--master-weights", is_flag=True,
+           help="16-bit parameters have a float32 master, and float32 optimizer states."),
+    option("--gradient-dtype", metavar="DTYPE", help="Keep gradients so, as float32 for 16-bit parameters."),
+    option("--state-dtype", metavar="DTYPE", help="Keep optimizer states so, as uint8."),
+    option("--train", "trained", multiple=True, metavar="PATTERN",
+           help="Train these parameters alone: NAME, op:TYPE, module:NAME; * and ? match."),
+    option("--freeze", "frozen", multiple=True, metavar="PATTERN",
+           help="Do not train these; wins over --train."),
+    option("--lowering", is_flag=True,
+           help="Convolutions unfold their input (im2col): workspace of N C_in k_h k_w H_out W_out elements."),
+    option("--resume", "resumed", is_flag=True, help="Optimizer states are there from the first iteration."),
+)  # fmt: skip
 GRAPH = (
     option("--batch", type=_ONE, help="Batch size, for zoo models and ONNX files."),
     option("--dim", "dims", multiple=True, metavar="NAME=N",
            help="Named dimension of an ONNX file; image, classes of a model."),
-    option("--optimizer", type=click.Choice(["sgd", "momentum", "adam", "none"]),
-           help="Optimizer of the training step. [sgd]"),
     option("--device", metavar="NAME", help="Costs are seconds on this device. [a100]"),
     option("--inference", is_flag=True, help="The forward pass alone, without backward and update."),
     option("--option", "settings", multiple=True, metavar="NAME=VALUE",
            help="Of a zoo model, as dtype=bfloat16; zoo lists them."),
-)  # fmt: skip
-STEP = (
-    option("--optimizer", type=click.Choice(["sgd", "momentum", "adagrad", "rmsprop", "adam", "adamw", "none"]),
-           help="[the graph's]"),
-    option("--micro-batches", type=_ONE, default=1, **_SHOWN, help="Gradients accumulate over so many."),
-    option("--gradients", type=click.Choice(["released", "zeroed"]), default="released", **_SHOWN,
-           help="Between iterations."),
-    option("--update", type=click.Choice(["fused", "per-tensor", "multi-tensor"]),
-           help="Temporaries of the update. [the graph's]"),
-    option("--master-weights", is_flag=True,
-           help="16-bit parameters have a float32 master, and float32 optimizer states."),
-    option("--lowering", is_flag=True,
-           help="Convolutions unfold their input (im2col): workspace of N C_in k_h k_w H_out W_out elements."),
 )  # fmt: skip
 MEMORY = (
     option("--scope", type=click.Choice(["total", "activations"]), default="total",

@@ -8,9 +8,9 @@ from typing import Any
 import click
 from click import option
 
-from planner.cli.arguments import MOST_DIGITS, memory_of, program_of
+from planner.cli.arguments import MOST_DIGITS, graph_of, memory_of, program_of, step_of
 from planner.cli.console import check_output, exit_code, print_json, print_lines, printing, say, shown
-from planner.cli.options import FORCE, GRAPH, GRAPH_HELP, JSON, MEMORY, OUTPUT, SEARCH, options_of, written
+from planner.cli.options import FORCE, GRAPH, GRAPH_HELP, JSON, MEMORY, OUTPUT, SEARCH, STEP, options_of, written
 from planner.cli.progress import progress_bar, search_progress, spinner
 from planner.errors import OutputError
 from planner.names import STRATEGIES
@@ -45,12 +45,17 @@ _ASKED = ("order", "save", "recompute", "effort", "time_limit", "seed")  # optio
 def _asked(options: dict[str, Any]) -> dict[str, Any]:
     """The arguments that `optimize` and `curve` share."""
     allocator = None if options["allocator"] == "none" else options["allocator"]
-    return {"memory": memory_of(options), "allocator": allocator, **{name: options[name] for name in _ASKED}}
+    return {
+        "step": step_of(options),
+        "memory": memory_of(options),
+        "allocator": allocator,
+        **{name: options[name] for name in _ASKED},
+    }
 
 
 @click.command(epilog=GRAPH_HELP)
 @click.argument("graph")
-@options_of(_OPTIMIZE, SEARCH, GRAPH, MEMORY, OUTPUT, JSON)
+@options_of(_OPTIMIZE, SEARCH, GRAPH, STEP, MEMORY, OUTPUT, JSON)
 def optimize(
     graph: str, budget: str | None, strategy: str, output: str | None, force: bool, as_json: bool, **options: Any
 ) -> None:
@@ -60,9 +65,9 @@ def optimize(
 
     asked = _asked(options)
     with spinner("reading the graph"):
-        program = program_of(graph, options)
+        model = graph_of(graph, options)
     with search_progress("planning") as progress:
-        plan = find_plan(program, budget, strategy=strategy, **asked, progress=progress)
+        plan = find_plan(model, budget, strategy=strategy, **asked, progress=progress)
     if output is not None:
         plan.save(output)
     if as_json:
@@ -76,7 +81,7 @@ def optimize(
 
 @click.command(epilog=GRAPH_HELP)
 @click.argument("graph")
-@options_of(_CURVE, SEARCH, GRAPH, MEMORY, FORCE, JSON)
+@options_of(_CURVE, SEARCH, GRAPH, STEP, MEMORY, FORCE, JSON)
 def curve(
     graph: str, budgets: str, strategies: str, jobs: int, outputs: tuple[str, ...], as_json: bool, **options: Any
 ) -> None:
@@ -98,11 +103,11 @@ def curve(
     if count and len(listed[0]) > MOST_DIGITS:
         raise click.UsageError(f"--budgets: a number of {len(listed[0])} digits is no number of budgets")
     with spinner("reading the graph"):
-        program = program_of(graph, options)
+        model = graph_of(graph, options)
     wanted = int(listed[0]) if count else listed
     names = strategy_names() if strategies == "all" else [name.strip() for name in strategies.split(",")]
     with progress_bar("planning") as progress:
-        found = find_curve(program, wanted, strategies=names, **asked, jobs=jobs, progress=progress)
+        found = find_curve(model, wanted, strategies=names, **asked, jobs=jobs, progress=progress)
     for output in outputs:
         found.save(output)
     plan_files = () if plans is None else found.save_plans(plans)
@@ -151,7 +156,7 @@ def simulate(plan: str, as_json: bool) -> None:
 
 @click.command(epilog=GRAPH_HELP)
 @click.argument("plan")
-@options_of(_VERIFY, GRAPH, JSON)
+@options_of(_VERIFY, GRAPH, STEP, JSON)
 def verify(plan: str, graph: str | None, execute: bool, scale: int | None, as_json: bool, **options: Any) -> None:
     """Check every number that a plan claims: legal steps, no two buffers overlapping, peak, arena, cost and budget."""
     if scale is not None and not execute:

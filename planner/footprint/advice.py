@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
 
-from planner.bounds.peak import working_set_bytes
+from planner.analysis.evaluator import evaluator_of
+from planner.bounds.peak import peak_lower_bound, working_set_bytes
+from planner.errors import GraphError
 from planner.footprint.components import MADE_OF_A_BATCH, Simulated
 from planner.footprint.loss_tail import Tail, loss_tail
 from planner.graph import Graph
-from planner.lowering.step import targets_of
+from planner.lowering.step import iteration
+from planner.lowering.targets import targets_of
 from planner.remedies import SMALLER_BATCH, Remedy, Shortfall
+from planner.training_step import TrainingStep
 
 MOST_CHUNKS: Final = 2**20
+TWICE: Final = "Gradients must be made a second time, or parameters updated early."
 
 
 def shortfall(
@@ -50,8 +55,10 @@ def shortfall(
         if tail.needed_bytes > allowed:
             remedies += chunked_loss(tail, allowed)
     smaller = _with_smaller_batch(least, allowed - packing_bytes)
-    step = None if held is None or held[0] <= allowed else per_tensor_update(keep_all, allowed)
-    remedies += [remedy for remedy in (step, smaller) if remedy is not None]
+    if held is not None and held[0] > allowed:
+        remedies += [each for each in (per_tensor_update(keep_all, allowed),) if each is not None]
+        remedies += inside_backward(keep_all, allowed)
+    remedies += [] if smaller is None else [smaller]
     ranked = tuple(sorted(remedies, key=lambda remedy: not remedy.fits))
     return Shortfall(phase, op, nbytes, parts, ranked, batch_helps=smaller is None or smaller.fits)
 
@@ -82,14 +89,40 @@ def per_tensor_update(work: Simulated, allowed: int) -> Remedy | None:
     held = work.bytes_by_step([value in temporaries for _, value, *_ in work.stretches], 2)[1]
     spared = np.array([nbytes - -(-nbytes * largest // total) for nbytes in held.tolist()], dtype=np.int64)
     peak = int((work.timeline - spared).max())
-    if peak <= allowed:
-        return Remedy("per-tensor update", peak, True, "No recomputation is needed.")
     others = (nbytes for nbytes, op in working_set_bytes(graph, work.memory) if work.phase_of(op) != "update")
-    floor = max(*others, *(work.update_floor(less=spared) or (0,))[:1])
-    if floor <= allowed:
-        action = "per-tensor update with recomputation"
-        return Remedy(action, floor, True, "Activations must shrink too.", at_least=True)
-    return Remedy("per-tensor update", floor, False, "Even without any activation.", at_least=True)
+    floor = max(*others, sum(work.residents.values()) + largest)  # the gradient of the largest at its update
+    held = work.update_floor(less=spared) or (0, 0)
+    return update_remedy("per-tensor", peak, floor, allowed, held=held[0])
+
+
+def inside_backward(work: Simulated, allowed: int) -> list[Remedy]:
+    """Updates right after each last gradient; [] where the graph hides its updates or makes them so already."""
+    try:
+        program = iteration(work.graph, TrainingStep(update="inside-backward"))
+    except GraphError:
+        return []
+    evaluator = evaluator_of(program, work.memory)
+    judged = evaluator.evaluate(evaluator.keep_all)
+    peak = work.trace.peak_bytes if judged is None else judged[0]
+    floor = peak_lower_bound(program, work.memory).nbytes
+    helps = program != work.graph and peak <= work.trace.peak_bytes
+    return [update_remedy("inside-backward", peak, floor, allowed)] if helps else []
+
+
+def update_remedy(update: str, peak: int, floor: int, allowed: int, *, held: int = 0, note: str = "") -> Remedy:
+    """Another way to update.
+
+    Args:
+        peak, floor: bytes without recomputation, and the lower bound of any plan.
+        held: bytes of the optimizer step if no gradient is made twice, without activations; 0 where it is no limit.
+        note: how far activations must shrink.
+    """
+    if peak <= allowed:
+        return Remedy(f"{update} update", peak, True, "No recomputation is needed.")
+    if floor > allowed:
+        return Remedy(f"{update} update", floor, False, "Even with any recomputation.", at_least=True)
+    note = TWICE if allowed < held else note or "Activations must shrink too."
+    return Remedy(f"{update} update with recomputation", floor, True, note, at_least=True)
 
 
 def _temporaries(graph: Graph) -> frozenset[str]:
@@ -112,17 +145,6 @@ def _temporaries(graph: Graph) -> frozenset[str]:
         if sum(made.values()) > largest and read_in_update:
             found.update(made)
     return frozenset(found)
-
-
-def floor_of(works: Sequence[Simulated]) -> tuple[int, str, str | None]:
-    """(bytes, phase, op) of the lower bound: the first work's largest working set, or an optimizer step of any work."""
-    bound = works[0].bound
-    best: tuple[int, str, str | None] = (bound.nbytes, works[0].phase_of(bound.op), bound.op)
-    for work in reversed(works):  # the first of equals
-        held = work.update_floor()
-        if held is not None and held[0] >= best[0]:
-            best = (held[0], "update", work.order[held[1]])
-    return best
 
 
 def smaller_batch(

@@ -16,7 +16,7 @@ from planner.errors import GraphError, PlannerError, VerificationError
 from planner.footprint.roles import COMPONENTS as COMPONENTS
 from planner.footprint.roles import gradient_buffers, roles
 from planner.graph import Graph, Phase
-from planner.lowering.step import targets_of
+from planner.lowering.targets import targets_of
 from planner.memory import MemoryModel
 from planner.schedule import Schedule
 from planner.simulator import Trace, simulate
@@ -222,6 +222,8 @@ class Simulated:
     def update_floor(self, *, less: Ints | None = None) -> tuple[int, int] | None:
         """(bytes, step) of the update op that holds most, without activations and their gradients; None without one.
 
+        No plan goes below it that makes no gradient twice and keeps the order of updates.
+
         Args:
             less: bytes at each step to leave out.
         """
@@ -232,6 +234,12 @@ class Simulated:
         passing = [of in MADE_OF_A_BATCH and not tensors[value].output for of, value, *_ in self.stretches]
         held = (self.timeline - self.bytes_by_step(passing, 2)[1] - (0 if less is None else less))[at]
         return int(held.max()), int(at[held.argmax()])
+
+    @property
+    def step_bytes(self) -> int:
+        """`update_floor` without temporaries of the update; 0 without one."""
+        held = self.update_floor()
+        return 0 if held is None else held[0] - self.components_at(held[1])["workspace"]
 
     def by_dtype(self) -> dict[str, dict[str, int]]:
         """Bytes by dtype of parameters, gradients, optimizer state and copies, each storage once."""

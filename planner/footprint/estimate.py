@@ -9,33 +9,40 @@ from __future__ import annotations
 import gc
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, Final, Optional
 
 import msgspec
-import networkx as nx
 
 from planner.errors import InfeasibleBudget, PlannerError, UnitError
-from planner.footprint.advice import chunked_loss, floor_of, smaller_batch
+from planner.footprint.advice import TWICE, chunked_loss, smaller_batch, update_remedy
 from planner.footprint.calibration import Calibration, load_calibration
-from planner.footprint.components import Iteration, Moment, simulated
+from planner.footprint.components import Iteration, Moment, Simulated, simulated
 from planner.footprint.loss_tail import Tail, loss_tail
 from planner.footprint.printed import as_text
 from planner.footprint.rule_of_thumb import RuleOfThumb, rule_for
 from planner.footprint.rule_of_thumb import rule_of_thumb as rule_of_thumb
 from planner.graph import Graph
 from planner.lowering.devices import DEVICE_BYTES
-from planner.lowering.differentiate import differentiate
+from planner.lowering.im2col import unfolded
 from planner.lowering.read import GraphLike, as_graph, read_graph
-from planner.lowering.step import Gradients, StepOptions, Update, training_step
+from planner.lowering.step import differentiated, iteration
+from planner.lowering.targets import targets_of
 from planner.memory import MemoryModel
 from planner.problem import Budget, Request
 from planner.remedies import Remedy as Remedy
+from planner.training_step import Gradients, TrainingStep, Update
 from planner.units import MAX_BYTES, BudgetText, exactly, format_bytes, parse_budget
 
-_LIGHTER: Final[tuple[Update, ...]] = ("per-tensor", "fused")  # updates that hold less than "multi-tensor"
+#: By way of updating, the ways that may hold less.
+_LIGHTER: Final[Mapping[str | None, tuple[Update, ...]]] = {
+    None: ("inside-backward",),
+    "fused": ("inside-backward",),
+    "per-tensor": ("fused", "inside-backward"),
+    "multi-tensor": ("per-tensor", "fused", "inside-backward"),
+    "inside-backward": (),
+}
 
 
 class Advice(msgspec.Struct, frozen=True):
@@ -85,12 +92,13 @@ class Footprint(msgspec.Struct, frozen=True):
     Args:
         graph, fingerprint: name and content hash of the graph.
         training: True if it has a backward pass or an update.
-        optimizer, micro_batches, gradients, update, master_weights, lowering: as given; None: as the graph has it.
+        step: the training step; None: as the graph has it.
         memory: what is counted.
         parameters: number of elements, each storage once (0 if no shapes are known).
         by_dtype: bytes by dtype, or "unknown", of parameters, their copies, gradients, optimizer state, master weights.
         first, later: the first iteration, and every one after it.
         floor_bytes, floor_phase, floor_op: the lower bound on the peak with any recomputation, and where it is needed.
+        step_bytes: parameters, gradients and optimizer state at the update, if no gradient is made twice.
         alternatives: (peak, lower bound) in bytes for other ways to do the update.
         tail: the loss tail, if the graph has one.
         rule: the rule of thumb, if asked for.
@@ -101,12 +109,7 @@ class Footprint(msgspec.Struct, frozen=True):
     graph: str
     fingerprint: str
     training: bool
-    optimizer: Optional[str]
-    micro_batches: int
-    gradients: str
-    update: Optional[str]
-    master_weights: bool
-    lowering: bool
+    step: Optional[TrainingStep]
     memory: MemoryModel
     parameters: int
     by_dtype: dict[str, dict[str, int]]
@@ -115,6 +118,7 @@ class Footprint(msgspec.Struct, frozen=True):
     floor_bytes: int
     floor_phase: str
     floor_op: Optional[str]
+    step_bytes: int
     alternatives: dict[str, tuple[int, int]]
     tail: Optional[Tail]
     rule: Optional[RuleOfThumb] = None
@@ -125,6 +129,11 @@ class Footprint(msgspec.Struct, frozen=True):
         "allocator rounding and fragmentation",
     )
     calibration: Optional[Calibration] = None
+
+    @property
+    def optimizer(self) -> str | None:
+        """The step's optimizer; None: the graph's."""
+        return None if self.step is None else self.step.optimizer
 
     @property
     def worst(self) -> Iteration:
@@ -195,16 +204,14 @@ class Footprint(msgspec.Struct, frozen=True):
 
     def _remedies(self, allowed: int) -> Iterator[Remedy]:
         if self.floor_bytes <= allowed:
-            note = f"{self._activations_left(allowed)}optimize(graph, budget) finds the cheapest that fits."
+            twice = f"{TWICE} " if allowed < self.step_bytes else ""
+            note = f"{twice}{self._activations_left(allowed)}optimize(graph, budget) finds the cheapest that fits."
             yield Remedy("Recomputation", self.floor_bytes, True, note, at_least=True)
-        for update, (peak, floor) in self.alternatives.items() if "update" in (self.phase, self.floor_phase) else ():
-            if peak <= allowed:
-                yield Remedy(f"{update} update", peak, True, "No recomputation is needed.")
-            elif floor <= allowed:
-                note = self._activations_left(allowed).strip()
-                yield Remedy(f"{update} update with recomputation", floor, True, note, at_least=True)
-            else:
-                yield Remedy(f"{update} update", floor, False, "Even without any activation.")
+        for update, (peak, floor) in self.alternatives.items():
+            held = 0 if update == "inside-backward" else self.step_bytes
+            if (peak, floor) == (self.peak_bytes, self.floor_bytes) and (held or allowed >= self.step_bytes):
+                continue
+            yield update_remedy(update, peak, floor, allowed, held=held, note=self._activations_left(allowed).strip())
         if self.tail is not None and self.tail.needed_bytes > allowed:
             yield from chunked_loss(self.tail, allowed)
         moments = (*self.first.phases, *self.later.phases)
@@ -267,6 +274,7 @@ def _no_collections() -> Iterator[None]:
 def estimate(
     graph: GraphLike,
     *,
+    step: TrainingStep | None = None,
     optimizer: str | None = None,
     micro_batches: int = 1,
     gradients: Gradients = "released",
@@ -280,26 +288,19 @@ def estimate(
     """Simulate the step that will run, and split what it holds by component and phase.
 
     Args:
-        graph: as for `optimize`. A forward graph is inference, unless an optimizer is named and the graph is a networkx
-            DAG or a file that `differentiate` can take.
-        optimizer: one of `OPTIMIZER_STATES`; None: what the graph has.
-        micro_batches: K forward and backward passes before one update; gradient buffers live across them. The third and
-            later equal the second, so two are replayed.
-        gradients: between iterations "released" (set to None) or "zeroed" (each new gradient is added to its buffer).
-        update: "fused" (no temporary), "per-tensor" (one of the parameter's size at a time), "multi-tensor" (one for
-            all parameters, live throughout the update); None: as the graph has it.
-        master_weights: parameters of 2 bytes or less an element have a float32 master, and float32 optimizer states.
-        lowering: convolutions unfold their input (im2col) into workspace of N * C_in * k_h * k_w * H_out * W_out
-            elements, forward and backward; a 1x1 kernel needs none.
+        graph: as for `optimize`.
+        step: the training step, as for `optimize`.
+        optimizer, micro_batches, gradients, update, master_weights, lowering: these parts of a `TrainingStep`, in place
+            of `step`. Without an optimizer a forward graph is inference.
         rule: "cs231n" adds that rule of thumb, see `rule_of_thumb`.
         memory: scope and alignment.
         calibration: of a measured run, or its file; corrects `needed_bytes`, `fits` and `advice`, no simulated figure.
     Raises:
-        GraphError: an invalid graph, or one that an option cannot be applied to.
+        GraphError: an invalid graph, or one that the step cannot be applied to.
         PlannerError: an unknown or contradictory option.
 
     >>> from planner import zoo
-    >>> found = estimate(zoo.mlp([4, 8, 2], batch=2), optimizer="adam")
+    >>> found = estimate(zoo.mlp([4, 8, 2], batch=2), step=TrainingStep("adam"))
     >>> found.phase, found.peak_bytes == sum(found.components.values()), found.components["optimizer_state"]
     ('backward', True, 464)
     """
@@ -308,58 +309,79 @@ def estimate(
     if calibration is not None:
         calibration = calibration if isinstance(calibration, Calibration) else load_calibration(calibration)
         calibration.check(memory)
-    options = StepOptions(optimizer, micro_batches, gradients, update, master_weights, lowering)
-    program = _with_backward(graph, optimizer)
-    later, later_work = simulated(training_step(program, options), memory, "later")
-    rewritten = training_step(program, options, first=True)
-    first, first_work = later, later_work
-    if rewritten is not later_work.graph:
-        first, first_work = simulated(rewritten, memory, "first")
-    floor, phase, op = floor_of([later_work, first_work])
-    alternatives: dict[str, tuple[int, int]] = {}
-    if update == "multi-tensor" and any(moment.phase == "update" for moment in later.phases):
-        alternatives = {other: _peak_and_floor(program, replace(options, update=other), memory) for other in _LIGHTER}
+    parts = TrainingStep(optimizer, update, micro_batches, gradients, master_weights, lowering=lowering)
+    step = _one_of(step, parts)
+    program = _differentiated(graph, step, inference=parts == TrainingStep(lowering=lowering) == step)
+    own = step or TrainingStep()
+    later, later_work = simulated(iteration(program, own), memory, "later")
+    rewritten = iteration(program, own, first=True)
+    first = later if rewritten is later_work.graph else simulated(rewritten, memory, "first")[0]
     found = later_work.graph
-    parameters = [t for op_ in found.ops if op_.kind == "parameter" for t in op_.outputs]
+    parameters = [t for op in found.ops if op.kind == "parameter" for t in op.outputs]
     return Footprint(
         graph=program.name,
         fingerprint=program.fingerprint,
-        training=any(op_.phase in ("backward", "update") for op_ in program.ops),
-        optimizer=optimizer,
-        micro_batches=micro_batches,
-        gradients=gradients,
-        update=update,
-        master_weights=master_weights,
-        lowering=lowering,
+        training=any(op.phase in ("backward", "update") for op in program.ops),
+        step=step,
         memory=memory,
         parameters=sum(math.prod(t.shape) for t in parameters if t.shape is not None),
         by_dtype=later_work.by_dtype(),
         first=msgspec.structs.replace(first, name="first"),
         later=later,
-        floor_bytes=floor,
-        floor_phase=phase,
-        floor_op=op,
-        alternatives=alternatives,
+        floor_bytes=later_work.bound.nbytes,
+        floor_phase=later_work.phase_of(later_work.bound.op),
+        floor_op=later_work.bound.op,
+        step_bytes=later_work.step_bytes,
+        alternatives=_alternatives(program, own, later_work),
         tail=loss_tail(later_work),
-        rule=rule_for(program, optimizer, lowering=lowering) if rule else None,
+        rule=rule_for(program, None if own.optimizer == "none" else own.optimizer, lowering=own.lowering)
+        if rule
+        else None,
         calibration=calibration,
     )
 
 
-def _peak_and_floor(program: Graph, options: StepOptions, memory: MemoryModel) -> tuple[int, int]:
-    """Peak and lower bound over both iterations of a step, in bytes."""
-    both = [simulated(training_step(program, options, first=first), memory, "") for first in (False, True)]
-    return max(iteration.peak.peak_bytes for iteration, _ in both), floor_of([work for _, work in both])[0]
+def _one_of(step: TrainingStep | None, parts: TrainingStep) -> TrainingStep | None:
+    """The step that is meant; None: the graph as it is."""
+    if step is None:
+        return None if parts == TrainingStep() else parts
+    if parts != TrainingStep():
+        raise PlannerError(f"step={step} and its parts ({parts}) are both given; give one of them")
+    return step
 
 
-def _with_backward(graph: GraphLike, optimizer: str | None) -> Graph:
-    """The program; a forward DAG is differentiated if an optimizer is named."""
-    if optimizer is None or isinstance(graph, Graph):
-        return as_graph(graph)
-    raw = graph if isinstance(graph, nx.DiGraph) else read_graph(graph)
-    if isinstance(raw, nx.DiGraph) and not any(phase in ("backward", "update") for _, phase in raw.nodes(data="phase")):
-        raw = differentiate(raw, optimizer="sgd")
-    return as_graph(raw)
+def _differentiated(graph: GraphLike, step: TrainingStep | None, *, inference: bool = False) -> Graph:
+    """The program before the step's own ops.
+
+    Args:
+        inference: a forward graph stays one.
+    """
+    read = read_graph(graph) if isinstance(graph, (str, os.PathLike)) else graph
+    if step is None:
+        return as_graph(read)
+    if inference:
+        program = as_graph(read)
+        if not any(op.phase in ("backward", "update") for op in program.ops):
+            return unfolded(program)
+    return differentiated(read, step)
+
+
+def _alternatives(program: Graph, step: TrainingStep, work: Simulated) -> dict[str, tuple[int, int]]:
+    """(peak, lower bound) in bytes of the other ways to update that hold less, where gradients or the update matter."""
+    targets = targets_of(program)
+    if len({target.op and target.op.name for target in targets}) < len(targets) or not targets or not targets[0].op:
+        return {}
+    peak = work.iteration("").peak
+    largest = max(program.tensors[target.gradient].nbytes for target in targets)
+    if peak.phase != "update" and peak.components["gradients"] <= largest:
+        return {}
+    found: dict[str, tuple[int, int]] = {}
+    for update in _LIGHTER[step.update]:
+        other = Simulated(iteration(program, msgspec.structs.replace(step, update=update)), work.memory)
+        sizes = other.trace.peak_bytes, other.bound.nbytes
+        if sizes <= (work.trace.peak_bytes, work.bound.nbytes):
+            found[update] = sizes
+    return found
 
 
 def largest_batch(
@@ -399,9 +421,8 @@ def largest_batch(
             return True
         if overhead is None or found.floor_bytes > allowed:
             return False
-        own = {name: value for name, value in options.items() if name not in ("memory", "rule", "calibration")}
-        step = training_step(_with_backward(graph, options.get("optimizer")), StepOptions(**own))
-        least = _least_overhead(step, budget, strategy, memory)
+        program = iteration(_differentiated(graph, found.step), found.step or TrainingStep())
+        least = _least_overhead(program, budget, strategy, memory)
         return least is not None and least <= overhead
 
     low, high = 0, 1
@@ -414,13 +435,14 @@ def largest_batch(
     return low
 
 
-def _least_overhead(step: Graph, budget: int, strategy: str, memory: MemoryModel) -> float | None:
-    """The overhead of the cheapest plan found within a budget; None where no plan fits."""
+def _least_overhead(program: Graph, budget: int, strategy: str, memory: MemoryModel) -> float | None:
+    """The overhead of the plan that `optimize` finds within a budget; None where none fits."""
     from planner import mxnet
     from planner.planning.session import Session
 
     mxnet.register()
-    session = Session(step, Request(strategy=strategy, memory=memory)).asking(budget=Budget(str(budget), budget))
+    asked = Request(strategy=strategy, allocator="auto", budget=Budget(str(budget), budget), memory=memory)
+    session = Session(program, asked)
     try:
         cost = session.solve().trace.cost
     except InfeasibleBudget:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from planner.footprint.components import COMPONENTS, Iteration
 from planner.text import aligned, printable
+from planner.training_step import TrainingStep
 from planner.units import exactly, format_bytes
 
 if TYPE_CHECKING:
@@ -36,7 +39,8 @@ def as_object(batch: int | None, found: Footprint, fits: bool | None, *, device:
     """One row for JSON."""
     row = {"batch": batch, "peak_bytes": found.peak_bytes, "needed_bytes": found.needed_bytes, "phase": found.phase}
     advice = None if device is None else found.advice(device)
-    return {**row, "components": found.components, "fits": fits, "advice": advice, "footprint": found}
+    content = {**msgspec.to_builtins(found), **msgspec.to_builtins(found.step or TrainingStep())}
+    return {**row, "components": found.components, "fits": fits, "advice": advice, "footprint": content}
 
 
 def as_text(found: Footprint) -> str:
@@ -117,8 +121,5 @@ def _words(component: str) -> str:
 
 
 def _options(found: Footprint) -> str:
-    said = ["training" if found.training else "inference", found.optimizer, found.update and f"{found.update} update"]
-    said += [f"{found.micro_batches} micro-batches" if found.micro_batches > 1 else None]
-    said += ["gradients zeroed" if found.gradients == "zeroed" else None]
-    said += ["master weights" if found.master_weights else None]
-    return " · ".join(word for word in said if word)
+    said = ["training" if found.training else "inference", *([] if found.step is None else str(found.step).split(", "))]
+    return " · ".join(said)

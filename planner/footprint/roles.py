@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from planner.graph import Graph
-from planner.lowering.step import Target, targets_of
+from planner.lowering.targets import Target, targets_of
 
 COMPONENTS: Final = (
     "inputs", "parameters", "parameter_copies", "gradients", "optimizer_state", "master_weights",
@@ -17,9 +17,7 @@ _THROUGH: Final = frozenset({
     "Cast", "Reshape", "Flatten", "Identity", "Squeeze", "Unsqueeze", "Softmax", "LogSoftmax", "Log",
 })  # fmt: skip
 _SUMS: Final = frozenset({"Add", "Sum", "Cast", "Accumulate", "GradientBuffer"})
-_STEP_ROLES: Final = {
-    "OptimizerState": "optimizer_state", "MasterWeights": "master_weights", "StepTemporary": "workspace",
-}  # fmt: skip
+_STEP_ROLES: Final = {"OptimizerState": "optimizer_state", "MasterWeights": "master_weights"}
 _RESIDENT_ROLES: Final = {"input": "inputs", "parameter": "parameters"}
 
 

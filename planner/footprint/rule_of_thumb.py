@@ -8,7 +8,9 @@ import msgspec
 
 from planner.errors import PlannerError
 from planner.graph import Graph
-from planner.lowering.step import OPTIMIZER_STATES, im2col_bytes, targets_of
+from planner.lowering.im2col import im2col_bytes
+from planner.lowering.targets import targets_of
+from planner.training_step import OPTIMIZERS
 
 #: Layers whose outputs the rule of thumb counts; ReLU and the like are in place, normalization is left out.
 _RULE_OPS: Final = frozenset({"Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool", "Gemm", "MatMul"})
@@ -56,15 +58,16 @@ def rule_of_thumb(
     >>> round(rule_of_thumb(813_802, 56_586) / 2**20, 2), round(rule_of_thumb(813_802, 56_586, batch=128) / 2**20, 2)
     (9.74, 64.57)
     """
-    if optimizer is not None and optimizer not in OPTIMIZER_STATES:
-        raise PlannerError(f"unknown optimizer {optimizer!r}; known: {', '.join(OPTIMIZER_STATES)}")
-    factor = 1 if optimizer is None else 2 + len(OPTIMIZER_STATES[optimizer])
+    if optimizer is not None and optimizer not in OPTIMIZERS:
+        raise PlannerError(f"unknown optimizer {optimizer!r}; known: {', '.join(OPTIMIZERS)}")
+    factor = 1 if optimizer is None else 2 + len(OPTIMIZERS[optimizer][0])
     return itemsize * (parameters * factor + batch * ((1 if optimizer is None else 2) * activations + inputs))
 
 
 def rule_for(graph: Graph, optimizer: str | None, *, lowering: bool) -> RuleOfThumb:
     """The rule applied to a graph: outputs of convolutions, poolings, fully connected layers and ops without a type."""
     training = any(op.phase in ("backward", "update") for op in graph.ops)
+    optimizer = None if optimizer == "none" else optimizer
     parameters = sum(t.nbytes for op in graph.ops if op.kind == "parameter" for t in op.outputs)
     inputs = sum(t.nbytes for op in graph.ops if op.kind == "input" for t in op.outputs)
     activations = unfolded = 0
@@ -77,7 +80,7 @@ def rule_for(graph: Graph, optimizer: str | None, *, lowering: bool) -> RuleOfTh
             activations += op.outputs[0].nbytes
             unfolded += im2col_bytes(graph, op) if lowering else 0
     held = max((len(target.states) for target in targets_of(graph)), default=0)
-    states = held if optimizer is None else len(OPTIMIZER_STATES[optimizer])
+    states = held if optimizer is None else len(OPTIMIZERS[optimizer][0])
     factor = 2 + states if training or optimizer is not None else 1
     total = factor * parameters + (2 if factor > 1 else 1) * activations + inputs + unfolded
     return RuleOfThumb("cs231n", parameters, activations, inputs, factor, unfolded, total)

@@ -7,7 +7,7 @@ Order is the reverse of the forward program; a planner may reorder.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Final, Optional, final
 
 import networkx as nx
@@ -18,11 +18,7 @@ from planner.lowering.assembly import Assembly, Value
 from planner.lowering.devices import Device, roofline_seconds
 from planner.lowering.forward import Forward, Rule
 from planner.lowering.operators.lookup import Gradient
-
-# Per optimizer: names of its states, and FLOPs per parameter of one update.
-OPTIMIZERS: Final[Mapping[str, tuple[tuple[str, ...], int]]] = {
-    "sgd": ((), 2), "momentum": (("momentum",), 4), "adam": (("exp_avg", "exp_avg_sq"), 12),
-}  # fmt: skip
+from planner.training_step import OPTIMIZERS
 
 
 def check_optimizer(optimizer: str | None) -> None:
@@ -55,11 +51,13 @@ def differentiate(
     Args:
         forward: the DAG; nodes and their attributes are kept. Without `op` a node needs `saves`, and `at` on its edges
             if it has several reads and `saves` names inputs. A missing dtype counts as float.
-        loss: name of the value that is the loss, of one element. Default: the one unread output of phase "loss";
+        loss: name of the value that is the loss, of one element. Default: the attribute "loss" of the graph, else the
+            one unread output of phase "loss";
             without that phase an op `loss` is added that reads all unread float outputs a trainable resident reaches.
         trainable: names of residents that get gradients. Default: all float parameters. For inputs and states
             the gradient becomes an output and nothing is updated.
-        optimizer: "sgd" (no state), "momentum" (one), "adam" (two), or None: parameter gradients become outputs.
+        optimizer: "sgd" (no state), "momentum", "adagrad", "rmsprop" (one), "adam", "adamw" (two), or None: parameter
+            gradients become outputs.
     Returns:
         A DAG whose `graph["pruned"]` names what no loss, explicit output or update of a resident needs.
     Raises:
@@ -76,7 +74,7 @@ def differentiate(
     check_optimizer(optimizer)
     names = trainable if trainable is None or isinstance(trainable, str) else tuple(trainable)
     read = Forward(forward, names)
-    end = read.find_loss(loss)
+    end = read.find_loss(loss or forward.graph.get("loss"))
     if end is None:
         graph, name = read.with_generic_loss()
         read = Forward(graph, names)

@@ -54,7 +54,7 @@ def read_graph(path: str | os.PathLike[str], **onnx_options: Any) -> Graph | nx.
         from planner.lowering.onnx.importer import from_onnx
 
         return from_onnx(path, **onnx_options)
-    given = sorted(name for name, value in onnx_options.items() if value is not None)
+    given = sorted(name for name, value in onnx_options.items() if value not in (None, "forward"))
     if given:
         options = f"{', '.join(given)} can be set for ONNX files and zoo models only"
         raise GraphError(f"{str(path)!r} is a JSON graph: {options}")

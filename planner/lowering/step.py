@@ -1,102 +1,115 @@
-"""The training step as it will run: optimizer, accumulation over micro-batches, master weights, way of the update.
+"""The training step as it will run: forward, backward and update, for all micro-batches.
 
-A program in, a program out: what an option changes is written as ops, so that the judge and every search see it.
+A graph in, a program out: what a `TrainingStep` changes is written as ops, so that the judge and every search see it.
+What a device does in one kernel launch is one op.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final, Literal, final
+from typing import Final, final
 
+import networkx as nx
 from msgspec.structs import replace
 
-from planner.errors import GraphError, PlannerError
+from planner.errors import GraphError
 from planner.graph import Graph, Op, Tensor
-from planner.lowering.operators.lookup import DTYPE_BYTES, is_float
-
-Gradients = Literal["released", "zeroed"]
-Update = Literal["fused", "per-tensor", "multi-tensor"]
-
-#: Per optimizer, its states; each has the size of the parameter. In all: 2, 3, 3, 3, 4 and 4 times the parameter bytes.
-OPTIMIZER_STATES: Final[Mapping[str, tuple[str, ...]]] = {
-    "sgd": (), "momentum": ("momentum",), "adagrad": ("sum_sq",), "rmsprop": ("mean_sq",),
-    "adam": ("exp_avg", "exp_avg_sq"), "adamw": ("exp_avg", "exp_avg_sq"),
-}  # fmt: skip
-UPDATES: Final[tuple[Update, ...]] = ("fused", "per-tensor", "multi-tensor")
+from planner.lowering.dag import as_dag
+from planner.lowering.differentiate import differentiate
+from planner.lowering.im2col import unfolded
+from planner.lowering.operators.rows import DTYPE_BYTES, is_float
+from planner.lowering.schema import lower
+from planner.lowering.targets import Target, targets_of
+from planner.lowering.trainable import trained_by
+from planner.training_step import OPTIMIZERS, TrainingStep
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class StepOptions:
-    """How a training step is done; see `estimate`."""
+def with_step(graph: nx.DiGraph | Graph, step: TrainingStep | None) -> Graph:
+    """The program that runs in every iteration but perhaps the first; without a step the graph as it is.
 
-    optimizer: str | None = None
-    micro_batches: int = 1
-    gradients: Gradients = "released"
-    update: Update | None = None
-    master_weights: bool = False
-    lowering: bool = False
+    Raises:
+        GraphError: the graph hides the gradients or updates that the step speaks of, or cannot be differentiated.
 
-    def __post_init__(self) -> None:
-        if self.optimizer is not None and self.optimizer not in OPTIMIZER_STATES:
-            raise PlannerError(f"unknown optimizer {self.optimizer!r}; known: {', '.join(OPTIMIZER_STATES)}")
-        count = self.micro_batches
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise PlannerError(f"micro_batches {count!r} is not a number >= 1")
-        if self.gradients not in ("released", "zeroed"):
-            raise PlannerError(f"gradients {self.gradients!r} are not 'released' or 'zeroed'")
-        if self.update not in (None, *UPDATES):
-            raise PlannerError(f"update {self.update!r} is not one of {', '.join(UPDATES)}")
-
-    @property
-    def plain(self) -> bool:
-        """True if these options leave the graph as it is."""
-        return self == StepOptions()
+    >>> from planner import zoo
+    >>> with_step(zoo.mlp([4, 2], batch=2), TrainingStep("adam", update="fused")).ops[-1].name
+    'update'
+    """
+    return lower(graph) if step is None else iteration(differentiated(graph, step), step)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Target:
-    """One gradient that is accumulated: that of a parameter some op updates, or an output of the backward pass."""
+def stepped(graph: nx.DiGraph, step: TrainingStep, *, optimizer: str | None = "sgd") -> nx.DiGraph:
+    """The DAG of a forward DAG with a step.
 
-    parameter: str
-    gradient: str
-    op: Op | None  # the update
-    states: tuple[str, ...]
+    Args:
+        optimizer: for a step that names none; None leaves gradients as outputs.
+    Raises:
+        GraphError: see `with_step`.
+    """
+    own = step if step.optimizer is not None else replace(step, optimizer=optimizer or "none")
+    return as_dag(with_step(graph, own), **graph.graph)
 
 
-def training_step(graph: Graph, options: StepOptions, *, first: bool = False) -> Graph:
-    """The program of one whole iteration under these options; the graph itself where they change nothing.
+def differentiated(graph: nx.DiGraph | Graph, step: TrainingStep) -> Graph:
+    """The program of a graph with its backward pass and an update of each parameter.
+
+    Raises:
+        GraphError: a forward program that is no DAG of the schema, or an option that only a forward graph can take.
+    """
+    backward = next((name for name, phase in _phases(graph) if phase in ("backward", "update")), None)
+    if backward is not None:
+        for option, given in (("trainable", step.trainable), ("lowering", step.lowering)):
+            if given:
+                fix = f"{option} is for a forward graph, as a model with training=False, or give step= to the zoo"
+                raise GraphError(f"op {backward!r} shows that the graph is differentiated already; {fix}")
+        if step.optimizer == "none" and any(target.op is not None for target in targets_of(lower(graph))):
+            raise GraphError(f"op {backward!r} shows that the graph is a step already; optimizer 'none' cannot undo it")
+        return lower(graph)
+    if isinstance(graph, Graph):
+        fix = "give the networkx DAG, an ONNX file or a training step"
+        raise GraphError(f"graph {graph.name!r} is a forward program, of which the step cannot be made; {fix}")
+    trainable = trained_by(graph, step.trainable) if step.trainable else None
+    optimizer = None if step.optimizer == "none" else step.optimizer or "sgd"
+    program = lower(differentiate(graph, trainable=trainable, optimizer=optimizer))
+    return unfolded(program) if step.lowering else program
+
+
+def _phases(graph: nx.DiGraph | Graph) -> list[tuple[str, str | None]]:
+    if isinstance(graph, Graph):
+        return [(op.name, op.phase) for op in graph.ops]
+    return [(str(node), phase) for node, phase in graph.nodes(data="phase")]
+
+
+def iteration(graph: Graph, step: TrainingStep, *, first: bool = False) -> Graph:
+    """The program of one whole iteration of a differentiated program, or that program where the step changes nothing.
 
     Args:
         first: optimizer states and gradient buffers do not exist before it.
     Raises:
-        GraphError: the graph has no backward pass or update that an option speaks of.
+        GraphError: the graph has no backward pass or update that the step speaks of.
     """
-    if options.plain:
+    if step.optimizer == "none":
+        step = replace(step, optimizer=None)
+    first = first and not step.resumed
+    if not step.rewrites:
         return _without_states(graph) if first else graph
     targets = targets_of(graph)
-    updating = bool(options.optimizer or options.update or options.master_weights)
+    updating = bool(step.optimizer or step.update or step.master_weights or step.state_dtype)
     if updating and (not targets or targets[0].op is None):
-        what = "its gradients are outputs; estimate it without an optimizer" if targets else _why_no_update(graph)
+        what = "its gradients are outputs; leave the optimizer out" if targets else _why_no_update(graph)
         raise GraphError(f"graph {graph.name!r} updates no parameter: {what}")
-    if not targets and not options.lowering:
+    if not targets:
         return graph
     names = [target.op.name for target in targets if target.op is not None]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        reason = "only the step as it is can be estimated"
+        reason = "only the step as it is can be planned"
         raise GraphError(f"op {twice!r} updates by several gradients or parameters at once: {reason}")
-    return _Writer(graph, targets, options, first=first).written()
+    return _Writer(graph, targets, step, first=first).written()
 
 
 def _why_no_update(graph: Graph) -> str:
     kept = any(graph.on_resident(op.reads[i]) for op in graph.ops if op.phase == "backward" for i, _ in op.updates)
     if kept:
-        found = "its backward pass adds to gradient buffers, and what updates by them is not in it"
-        return f"{found}; estimate it without an optimizer"
+        return "its backward pass adds to gradient buffers, and what updates by them is not in it; leave the update out"
     return "give a training step, or a forward DAG"
 
 
@@ -114,39 +127,12 @@ def _without_states(graph: Graph) -> Graph:
     return Graph([*kept[:place], *fresh, *kept[place:]], name=graph.name)
 
 
-def targets_of(graph: Graph) -> tuple[Target, ...]:
-    """Every gradient of a parameter with the op that updates by it; without updates, outputs of a parameter's size."""
-    found = []
-    for op in graph.ops:
-        updated = [i for i, _ in op.updates]
-        roots = {i: graph.producer[graph.storage_root[op.reads[i]]] for i in updated}
-        parameters = [op.reads[i] for i in updated if roots[i].kind == "parameter"]
-        if not parameters:
-            continue
-        gradients = [value for i, value in enumerate(op.reads) if i not in updated and _may_be_gradient(graph, value)]
-        states = tuple(op.reads[i] for i in updated if graph.producer[op.reads[i]].kind == "state")
-        count = max(len(parameters), len(gradients)) if gradients else 0
-        for k in range(count):
-            found.append(Target(parameters[k % len(parameters)], gradients[k % len(gradients)], op, states))
-    if found:
-        return tuple(found)
-    sizes = {t.nbytes for op in graph.ops if op.kind == "parameter" for t in op.outputs}
-    made = (t for op in graph.ops if op.phase == "backward" for t in op.outputs)
-    outputs = [t.name for t in made if t.output and t.nbytes in sizes and not graph.on_resident(t.name)]
-    return tuple(Target(name, name, None, ()) for name in outputs)
-
-
-def _may_be_gradient(graph: Graph, value: str) -> bool:
-    root = graph.producer[graph.storage_root[value]]
-    return root.op == "GradientBuffer" or not (root.resident or root.phase == "update")
-
-
 @final
 class _Writer:
     """Writes an iteration op by op."""
 
-    def __init__(self, graph: Graph, targets: tuple[Target, ...], options: StepOptions, *, first: bool) -> None:
-        self.graph, self.targets, self.options, self.first = graph, targets, options, first
+    def __init__(self, graph: Graph, targets: tuple[Target, ...], step: TrainingStep, *, first: bool) -> None:
+        self.graph, self.targets, self.step, self.first = graph, targets, step, first
         self.updates: Final = {target.op.name for target in targets if target.op is not None}
         self.states: Final = {state for target in targets for state in target.states}
         self.ops: list[Op] = []
@@ -158,20 +144,21 @@ class _Writer:
 
     def written(self) -> Graph:
         """The program of the whole iteration."""
-        options = self.options
+        step = self.step
         self.ops = [op for op in self.graph.ops if op.resident and op.name not in self.states]
-        alter = options.micro_batches > 1 or options.gradients == "zeroed"
-        if self.targets and options.gradients == "zeroed" and not self.first:
+        accumulate = step.micro_batches > 1 or step.gradients == "zeroed"
+        if step.gradients == "zeroed" and not self.first:
             for target in self.targets:
-                like = self.graph.tensors[target.gradient]
                 name = f"{target.parameter}.grad"
-                self.ops.append(Op(name, (_renamed(like, name),), kind="state", cost=0.0, op="GradientBuffer"))
+                like = _renamed(self._kept_gradient(target), name)
+                self.ops.append(Op(name, (like,), kind="state", cost=0.0, op="GradientBuffer"))
                 self.buffers[target.parameter] = name
             copies = 1
         else:
-            copies = min(options.micro_batches, 2)
+            copies = min(step.micro_batches, 2)
         for copy in range(copies):
-            self._write_copy("" if copy == copies - 1 else f"@{copy + 1}", last=copy == copies - 1, accumulate=alter)
+            last = copy == copies - 1
+            self._write_copy("" if last else f"@{copy + 1}", last=last, accumulate=accumulate)
         if self.updates:
             self._write_updates()
         return Graph(self.ops, name=self.graph.name)
@@ -188,17 +175,16 @@ class _Writer:
         for op in graph.ops:
             if op.resident or op.name in self.updates or (op.phase == "update" and not last):
                 continue
-            kept = tuple(t.output and last and not (accumulate and t.name in self.by_gradient) for t in op.outputs)
+            buffered = {t.name for t in op.outputs if self._is_buffered(t.name, accumulate=accumulate)}
+            kept = tuple(t.output and last and t.name not in buffered for t in op.outputs)
             before = (name for name in op.after if name not in self.updates)
             after = tuple(name if graph.op_named[name].resident else name + suffix for name in before)
             reads = tuple(map(value, op.reads))
-            workspace = op.workspace + (im2col_bytes(graph, op) if self.options.lowering else 0)
-            if not suffix and (kept, reads, after, workspace) == (_kept(op), op.reads, op.after, op.workspace):
+            if not suffix and (kept, reads, after) == (_kept(op), op.reads, op.after):
                 self.ops.append(op)
             else:
                 made = (_renamed(t, t.name + suffix, output=o) for t, o in zip(op.outputs, kept, strict=True))
-                changed = {"outputs": tuple(made), "reads": reads, "after": after, "workspace": workspace}
-                self.ops.append(replace(op, name=op.name + suffix, **changed))
+                self.ops.append(replace(op, name=op.name + suffix, outputs=tuple(made), reads=reads, after=after))
             for _, o in op.updates:
                 root = graph.storage_root[op.outputs[o].name]
                 if graph.producer[root].resident:
@@ -207,83 +193,172 @@ class _Writer:
                 continue
             for t in op.outputs:
                 for target in self.by_gradient.get(t.name, ()):
-                    if accumulate:
+                    if t.name in buffered:
                         self._accumulate(target, t, op, suffix, running.get(target.parameter), last=last)
                     else:
                         self.buffers[target.parameter] = t.name
+
+    def _kept_gradient(self, target: Target) -> Tensor:
+        """What a parameter's gradient is kept as."""
+        return _in_dtype(self.graph.tensors[target.gradient], self.step.gradient_dtype)
+
+    def _is_buffered(self, gradient: str, *, accumulate: bool) -> bool:
+        """True if a gradient goes into a buffer: to be added to others, or kept in another dtype."""
+        targets = self.by_gradient.get(gradient, ())
+        like = self.graph.tensors[gradient]
+        return any(accumulate or self._kept_gradient(target).nbytes != like.nbytes for target in targets)
 
     def _accumulate(
         self, target: Target, gradient: Tensor, op: Op, suffix: str, buffer: str | None, *, last: bool
     ) -> None:
         keep = last and target.op is None
-        value = gradient.name + suffix
+        value, kept = gradient.name + suffix, self._kept_gradient(target)
         if buffer is None:
-            # The gradient becomes the buffer if nothing else lies on its storage.
-            one = len(self.by_gradient[gradient.name]) == 1
+            # The gradient becomes the buffer if it has the buffer's dtype and nothing else lies on its storage.
+            one = len(self.by_gradient[gradient.name]) == 1 and kept.nbytes == gradient.nbytes
             alone = one and self.graph.storage_root[gradient.name] == gradient.name
             if alone and not any(op.outputs[o].name == gradient.name and identity for _, o, identity in op.inplace):
                 self.buffers[target.parameter] = value
                 return
-            name, reads = f"{target.parameter}.grad", (value,)
-            fresh = Op(name, reads=reads, cost=0.0, phase="backward", op="GradientBuffer", inplace=((0, 0, False),))
+            name = f"{target.parameter}.grad"
+            fresh = Op(name, reads=(value,), cost=0.0, phase="backward", op="GradientBuffer")
+            fresh = replace(fresh, inplace=((0, 0, False),) if kept.nbytes == gradient.nbytes else ())
         else:
             name = f"{target.parameter}.accumulate{suffix}"
             sums = Op(name, reads=(buffer, value), cost=0.0, phase="backward", op="Accumulate", recomputable=False)
             fresh = replace(sums, updates=((0, 0),))
-        self.ops.append(replace(fresh, outputs=(_renamed(gradient, name, output=keep),)))
+        self.ops.append(replace(fresh, outputs=(_renamed(kept, name, output=keep),)))
         self.buffers[target.parameter] = name
 
     def _write_updates(self) -> None:
-        """States, the temporary of all parameters, and the updates themselves."""
-        options, graph = self.options, self.graph
-        held: list[list[Tensor]] = []
-        masters: list[list[Tensor]] = []
+        """States, and the updates as the device runs them."""
         residents: list[Op] = []
-        scratch: dict[str, int] = {}  # bytes of a parameter in the precision its update computes in
+        parts: list[_Update] = []
+        made: list[list[Op]] = []  # of each part, the states that come into being
         for target in self.targets:
-            parameter = graph.tensors[target.parameter]
-            master = options.master_weights and _low_precision(parameter)
-            like = _as_float32(parameter) if master else parameter
-            scratch[target.parameter] = like.nbytes
-            made = [_renamed(like, f"{target.parameter}.master")] if master else []
-            residents += [Op(t.name, (t,), kind="state", cost=0.0, op="MasterWeights") for t in made]
-            masters.append(made)
-            if options.optimizer is None:
-                own = [graph.tensors[state] for state in target.states]
-                own = [_as_float32(t) if master and _low_precision(t) else t for t in own]
+            part = self._update_of(target)
+            residents += [Op(t.name, (t,), kind="state", cost=0.0, op="MasterWeights") for t in part.masters]
+            states = [Op(t.name, (t,), kind="state", cost=0.0, op="OptimizerState") for t in part.states]
+            if self.first:
+                made.append([replace(_made_once(op), outputs=(_renamed(op.outputs[0], op.name),)) for op in states])
             else:
-                own = [_renamed(like, f"{target.parameter}.{state}") for state in OPTIMIZER_STATES[options.optimizer]]
-            held.append(own)
-            for t in own:
-                state = Op(t.name, (t,), kind="state", cost=0.0, op="OptimizerState")
-                if self.first:
-                    self.ops.append(replace(_made_once(state), outputs=(replace(t, output=False),)))
-                else:
-                    residents.append(state)
+                made.append([])
+                residents += states
+            parts.append(part)
         self.ops[:0] = residents
-        temporary: tuple[str, ...] = ()
-        if options.update == "multi-tensor":
-            temporary = ("update.temporary",)
-            made = [Tensor(temporary[0], sum(scratch.values()))]
-            self.ops.append(Op(temporary[0], tuple(made), cost=0.0, phase="update", op="StepTemporary"))
-        for k, target in enumerate(self.targets):
-            old = target.op
-            assert old is not None
-            parameter = graph.tensors[target.parameter]
-            versions = [parameter, *held[k], *masters[k]]
-            names = [old.name] if len(versions) == 1 else [f"{old.name}:{o}" for o in range(len(versions))]
-            first = (self.newest.get(target.parameter, target.parameter), self.buffers[target.parameter])
-            last = temporary if k == len(self.targets) - 1 else ()
-            workspace = scratch[target.parameter] if options.update == "per-tensor" else 0
-            update = replace(
-                old,
-                outputs=tuple(_renamed(t, name, output=True) for t, name in zip(versions, names, strict=True)),
-                reads=(*first, *(t.name for t in versions[1:]), *last),
-                after=tuple(name for name in old.after if name not in self.states),
-                updates=((0, 0), *((2 + o, 1 + o) for o in range(len(versions) - 1))),
-            )
-            workspace += old.workspace
-            self.ops.append(replace(update, workspace=workspace, view=(), inplace=(), phase="update"))
+        if self.step.update == "inside-backward":
+            self.ops = _early(self.ops, [[*own, self._single(part)] for own, part in zip(made, parts, strict=True)])
+            return
+        self.ops += [op for own in made for op in own]
+        if self.step.update in ("multi-tensor", "fused"):
+            self.ops.append(self._joint(parts))
+        else:
+            self.ops += [self._single(part) for part in parts]
+
+    def _update_of(self, target: Target) -> _Update:
+        """What one parameter's update reads and writes."""
+        step, parameter = self.step, self.graph.tensors[target.parameter]
+        master = step.master_weights and _low_precision(parameter)
+        like = _in_dtype(parameter, "float32") if master else parameter
+        if step.optimizer is None:
+            states = [self.graph.tensors[state] for state in target.states]
+            states = [_in_dtype(t, "float32") if master and _low_precision(t) else t for t in states]
+        else:
+            states = [_renamed(like, f"{target.parameter}.{state}") for state in OPTIMIZERS[step.optimizer][0]]
+        states = [_in_dtype(t, step.state_dtype) for t in states]
+        masters = [_renamed(like, f"{target.parameter}.master")] if master else []
+        return _Update(target, parameter, states, masters, like.nbytes)
+
+    def _single(self, part: _Update) -> Op:
+        """The op that updates one parameter."""
+        temporary = part.scratch_bytes if self.step.update == "per-tensor" else 0
+        assert part.target.op is not None
+        return self._op([part], part.target.op, part.target.op.name, temporary)
+
+    def _joint(self, parts: list[_Update]) -> Op:
+        """The one op that updates all parameters: nothing of it runs before every gradient is there."""
+        temporary = sum(part.scratch_bytes for part in parts) if self.step.update == "multi-tensor" else 0
+        old = [part.target.op for part in parts if part.target.op is not None]
+        after = tuple(dict.fromkeys(name for op in old for name in op.after))
+        taken = {op.name for op in self.ops}
+        name = next(
+            name for name in ("update", *(f"update_{k}" for k in range(2, len(taken) + 3))) if name not in taken
+        )
+        flops = [op.flops for op in old]
+        whole = replace(
+            old[0], after=after, module=None,
+            flops=None if None in flops else sum(count or 0 for count in flops),
+        )  # fmt: skip
+        return self._op(parts, whole, name, temporary)
+
+    def _op(self, parts: list[_Update], old: Op, name: str, temporary_bytes: int) -> Op:
+        """An update of these parameters: it reads gradients, and writes parameters, states and masters anew."""
+        kept, reads, pairs = list[Tensor](), list[str](), list[tuple[int, int]]()
+        for part in parts:
+            parameter, written = part.target.parameter, (part.parameter, *part.states, *part.masters)
+            places = (len(reads), *range(len(reads) + 2, len(reads) + 1 + len(written)))
+            pairs += zip(places, range(len(kept), len(kept) + len(written)), strict=True)
+            reads += [self.newest.get(parameter, parameter), self.buffers[parameter], *(t.name for t in written[1:])]
+            kept += written
+        names = [name] if len(kept) == 1 else [f"{name}:{o}" for o in range(len(kept))]
+        cost = sum(part.cost(self.graph) for part in parts)
+        return replace(
+            old,
+            name=name,
+            outputs=tuple(_renamed(t, own, output=True) for t, own in zip(kept, names, strict=True)),
+            reads=tuple(reads),
+            after=tuple(name for name in old.after if name not in self.states),
+            updates=tuple(pairs),
+            workspace=old.workspace if self.step.update is None else temporary_bytes,
+            cost=cost,
+            view=(),
+            inplace=(),
+            phase="update",
+        )
+
+
+@final
+class _Update:
+    """One parameter with what its update writes beside it.
+
+    Args:
+        scratch_bytes: of the parameter in the precision that its update computes in.
+    """
+
+    def __init__(
+        self, target: Target, parameter: Tensor, states: list[Tensor], masters: list[Tensor], scratch_bytes: int
+    ) -> None:
+        self.target, self.parameter, self.states, self.masters = target, parameter, states, masters
+        self.scratch_bytes: Final = scratch_bytes
+
+    def cost(self, graph: Graph) -> float:
+        """The graph's cost of the update, in proportion to the bytes that it moves now."""
+        old = self.target.op
+        assert old is not None
+        before = [graph.tensors[state].nbytes for state in self.target.states]
+        own = 3 * self.parameter.nbytes
+        now = own + 2 * sum(t.nbytes for t in (*self.states, *self.masters))
+        return old.cost if not own else old.cost * now / (own + 2 * sum(before))
+
+
+def _early(ops: list[Op], updates: list[list[Op]]) -> list[Op]:
+    """Every update right after the last op that makes what it reads, or reads the parameter; it waits for no other.
+
+    Args:
+        updates: each the op that updates, last, and before it the states that it makes.
+    """
+    barriers = {op.name for op in ops if op.op == "Barrier" and not op.outputs}
+    ops = [op for op in ops if op.name not in barriers]
+    made = {t.name: k for k, op in enumerate(ops) for t in op.outputs}
+    last_read: dict[str, int] = {}
+    for k, op in enumerate(ops):
+        last_read.update(dict.fromkeys(op.reads, k))
+    behind: dict[int, list[Op]] = {}
+    for *states, update in updates:
+        waits = [made[name] for name in update.reads if name in made]
+        waits += [last_read.get(update.reads[i], 0) for i, _ in update.updates]
+        behind.setdefault(max(waits), []).extend((*states, replace(update, after=())))
+    return [each for k, op in enumerate(ops) for each in (op, *behind.get(k, ()))]
 
 
 def _made_once(state: Op) -> Op:
@@ -303,25 +378,9 @@ def _low_precision(tensor: Tensor) -> bool:
     return tensor.dtype is not None and is_float(tensor.dtype) and DTYPE_BYTES.get(tensor.dtype, 4) <= 2
 
 
-def _as_float32(tensor: Tensor) -> Tensor:
-    nbytes = 4 * (tensor.nbytes // DTYPE_BYTES[tensor.dtype or "float32"])
-    return replace(tensor, dtype="float32", nbytes=nbytes)
-
-
-def im2col_bytes(graph: Graph, op: Op) -> int:
-    """Bytes of the matrix a convolution unfolds its input into, N * C_in * k_h * k_w * H_out * W_out elements.
-
-    A 1x1 kernel needs none, and the backward of a convolution needs one of the same size. The rule of thumb unfolds the
-    whole batch at once; libraries that unfold image by image need 1/N of it.
-    """
-    forward = graph.op_named.get(op.name.removesuffix(".bwd")) if op.op == "ConvGrad" else op
-    if forward is None or forward.op != "Conv" or len(forward.reads) < 2:
-        return 0
-    image, weight, made = graph.tensors[forward.reads[0]], graph.tensors[forward.reads[1]], forward.outputs[0]
-    if image.shape is None or weight.shape is None or made.shape is None or len(weight.shape) < 3:
-        return 0
-    kernel = math.prod(weight.shape[2:])
-    elements = math.prod(made.shape)
-    if kernel == 1 or not elements:
-        return 0
-    return made.nbytes // elements * made.shape[0] * image.shape[1] * kernel * math.prod(made.shape[2:])
+def _in_dtype(tensor: Tensor, dtype: str | None) -> Tensor:
+    """The tensor in another dtype; one of unknown dtype counts as float32."""
+    if dtype is None or dtype == tensor.dtype:
+        return tensor
+    elements = tensor.nbytes // DTYPE_BYTES.get(tensor.dtype or "float32", 4)
+    return replace(tensor, dtype=dtype, nbytes=DTYPE_BYTES[dtype] * elements)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from planner.plan import Plan
 
 FORMAT: Final = "planner-curve"
-VERSION: Final = 3
+VERSION: Final = 4
 FIGURES: Final = (".svg", ".png", ".pdf")
 SUFFIXES: Final = (".csv", ".json", *FIGURES)
 
@@ -333,7 +333,7 @@ def load_curve(path: str | os.PathLike[str]) -> Curve:
     Raises:
         PlanFileError: missing, not a curve, another version, or damaged.
     """
-    head = read_versioned(path, kind="curve", format=FORMAT, versions=(2, VERSION), again="make it again")
+    head = read_versioned(path, kind="curve", format=FORMAT, versions=(2, 3, VERSION), again="make it again")
     try:
         return msgspec.convert(nested(head) if head["version"] == 2 else head, Curve)
     except (msgspec.ValidationError, PlannerError, RecursionError) as error:

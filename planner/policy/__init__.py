@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.policy.patterns import PRESETS as PRESETS
-from planner.policy.patterns import rule_list as rule_list
+from planner.patterns import PRESETS as PRESETS
+from planner.patterns import rule_list as rule_list
 from planner.policy.policy import Policy as Policy
 from planner.policy.resolve import policy_of as policy_of

@@ -11,8 +11,8 @@ from planner.analysis.evaluator import evaluator_of
 from planner.errors import PlannerError, ScheduleError
 from planner.graph import Graph, Op
 from planner.memory import MemoryModel
+from planner.patterns import PRESETS, matching
 from planner.policy.apply import AppliedProgram
-from planner.policy.patterns import PRESETS, matching
 from planner.policy.policy import Policy
 from planner.policy.presets import full, selective
 from planner.report import PatternReport

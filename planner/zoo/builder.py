@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, final
+from typing import Any, Final, Literal, final
 
 import networkx as nx
 
@@ -56,7 +56,8 @@ class Layers:
     Args:
         name: of the graph.
         device: costs are seconds on it.
-        training: True for batch statistics, pool indices and the like; False for inference.
+        training: True for batch statistics, pool indices and the like; False for inference; "forward" for the forward
+            pass as training runs it, not differentiated.
         optimizer: of `step` and `trained`; see `differentiate`.
         master_weights: parameters are float32, and cast where a layer of another dtype needs them.
     Raises:
@@ -69,12 +70,18 @@ class Layers:
     """
 
     def __init__(
-        self, name: str, *, device: str, training: bool, optimizer: str | None = "sgd", master_weights: bool = False
+        self,
+        name: str,
+        *,
+        device: str,
+        training: bool | Literal["forward"],
+        optimizer: str | None = "sgd",
+        master_weights: bool = False,
     ) -> None:
         check_optimizer(optimizer)
         device_named(device)
         self.draft: Final = Assembly(name=name, device=device)
-        self.training: Final = training
+        self.training: Final[bool | Literal["forward"]] = training
         self.optimizer: Final = optimizer
         self.master_weights: Final = master_weights
 
@@ -91,7 +98,10 @@ class Layers:
         return self.trained("loss:0")
 
     def trained(self, loss: str | None) -> nx.DiGraph:
-        """The training step of a loss."""
+        """The training step of a loss, or the forward pass that training runs where that is asked for."""
+        if self.training == "forward":
+            self.graph.graph["loss"] = loss
+            return self.graph
         return differentiate(self.graph, loss=loss, optimizer=self.optimizer)
 
     def type(self, value: Value) -> TensorType:

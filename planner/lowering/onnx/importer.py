@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, Literal, final
 
 import networkx as nx
 
@@ -18,6 +18,8 @@ from planner.lowering.onnx.model_file import Sizes, check_dtype, infer_sizes, re
 from planner.lowering.onnx.training import Step
 from planner.lowering.operators.lookup import DTYPE_BYTES, TensorType, sizes_of
 from planner.lowering.operators.onnx_rows import ONNX_OPERATORS
+from planner.lowering.step import stepped
+from planner.training_step import TrainingStep
 
 
 def from_onnx(
@@ -25,8 +27,9 @@ def from_onnx(
     *,
     batch: int | None = None,
     dims: Mapping[str, int] | None = None,
-    training: bool = True,
+    training: bool | Literal["forward"] = True,
     optimizer: str | None = "sgd",
+    step: TrainingStep | None = None,
     device: str = "a100",
 ) -> nx.DiGraph:
     """The DAG of an ONNX file, with backward and update unless `training=False`.
@@ -43,8 +46,9 @@ def from_onnx(
         path: the file; nothing in it is run, and weights are not needed.
         batch: dimension 0 of all inputs, types inferred anew; None: as in the file.
         dims: sizes of named dimensions, such as {"height": 224}; {"x:2": 224} is dimension 2 of input x.
-        training: False gives the forward graph as inference runs it.
+        training: False gives the forward graph as inference runs it; "forward" as training does, not differentiated.
         optimizer: see `differentiate`.
+        step: the training step; `optimizer` is for a step that names none.
         device: costs are seconds on it.
     Returns:
         A DAG whose `graph["source"]` counts what the file holds, as inference: nodes, real_nodes (without
@@ -67,8 +71,10 @@ def from_onnx(
         sizes = infer_sizes(model, batch=batch, dims=dims)
         if layout.is_step:
             return Step(layout, sizes, Path(path), device=device).build()
-        graph = _Importer(layout, sizes, Path(path), training=training, device=device).build()
-        return differentiate(graph, optimizer=optimizer) if training else graph
+        graph = _Importer(layout, sizes, Path(path), training=bool(training), device=device).build()
+        if training is not True:
+            return graph
+        return differentiate(graph, optimizer=optimizer) if step is None else stepped(graph, step, optimizer=optimizer)
     except GraphError as error:
         raise GraphError(f"{path}: {' '.join(str(error).split())}") from None  # an op type may hold a line break
 

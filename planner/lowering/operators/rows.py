@@ -10,18 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, Optional, final
 
+from planner.dtypes import DTYPE_BYTES as DTYPE_BYTES
+from planner.dtypes import is_float as is_float
 from planner.errors import GraphError
 
 Ref = tuple[Literal["in", "out"], int]
 
-DTYPE_BYTES: Final[Mapping[str, int]] = MappingProxyType({
-    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "complex64": 8,
-    "complex128": 16, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint64": 8, "uint32": 4, "uint16": 2, "uint8": 1,
-    "bool": 1,
-})  # fmt: skip
 ANY_COUNT: Final = 2**16  # an op with as many outputs as the node names
 
 
@@ -50,11 +46,6 @@ class TensorType(NamedTuple):
         if self.dtype not in DTYPE_BYTES:
             raise GraphError(f"unknown dtype {self.dtype!r}; known: {', '.join(DTYPE_BYTES)}")
         return self.elements * DTYPE_BYTES[self.dtype]
-
-
-def is_float(dtype: str | None) -> bool:
-    """True if gradients flow through values of this dtype; a dtype nobody gave counts as float."""
-    return dtype is None or dtype.startswith(("float", "bfloat", "complex"))
 
 
 Params = Mapping[str, Any]
