@@ -413,7 +413,7 @@ ALTERED = [
     (lambda plan: plan["report"].update(recomputed_ops=0), 6),
     (lambda plan: plan["report"].update(peak_lower_bound=8), 6),
     (lambda plan: plan["report"]["request"]["budget"].update(nbytes=1), 6),
-    (lambda plan: plan.update(version=3), 3),
+    (lambda plan: plan.update(version=4), 3),
     (lambda plan: plan.update(format="other"), 3),
     (lambda plan: plan["ops"][1]["outputs"][0].update(nbytes=7), 3),
     (lambda plan: plan.pop("schedule"), 3),

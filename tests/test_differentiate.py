@@ -329,7 +329,7 @@ def _set(node: str, **attributes: Any) -> Callable[[nx.DiGraph], Any]:
     (_set("b", phase="backward"), {}, "'b' has phase 'backward': the graph already is a training step"),
     (lambda g: g.add_edge("b", "a", at=(2,)), {}, "cycle"), (_set("a", nbytes=-1), {}, "'a': nbytes"),
     (lambda g: g.graph.update(device="abacus"), {}, "unknown device 'abacus'"),
-    (lambda g: None, {"optimizer": "sgdd"}, "unknown optimizer 'sgdd'; known: sgd, momentum, adagrad, rmsprop, adam, adamw"),
+    (lambda g: None, {"optimizer": "sgdd"}, "unknown optimizer 'sgdd'; known: sgd, momentum, adagrad"),
     (lambda g: None, {"trainable": ["v"]}, "trainable 'v' is no input, parameter or state"),
     (lambda g: None, {"trainable": ["a"]}, "trainable 'a' is no input, parameter or state"),
     (lambda g: None, {"trainable": "u"}, "must be a list of names"),

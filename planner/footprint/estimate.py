@@ -136,6 +136,15 @@ class Footprint(msgspec.Struct, frozen=True):
         return None if self.step is None else self.step.optimizer
 
     @property
+    def micro_batch(self) -> str | None:
+        """The micro-batch of the peak: "first", "second and later" or "every"; None without, or in the update."""
+        if self.step is None or self.step.micro_batches == 1 or self.phase == "update":
+            return None
+        if self.step.gradients == "zeroed" and self.worst is self.later:
+            return "every"
+        return "first" if self.peak.op.endswith("@1") else "second and later"
+
+    @property
     def worst(self) -> Iteration:
         """The iteration with the higher peak; the later ones if equal."""
         return self.first if self.first.peak.peak_bytes > self.later.peak.peak_bytes else self.later
@@ -310,8 +319,9 @@ def estimate(
         calibration = calibration if isinstance(calibration, Calibration) else load_calibration(calibration)
         calibration.check(memory)
     parts = TrainingStep(optimizer, update, micro_batches, gradients, master_weights, lowering=lowering)
+    inference = step is None and parts == TrainingStep(lowering=lowering)
     step = _one_of(step, parts)
-    program = _differentiated(graph, step, inference=parts == TrainingStep(lowering=lowering) == step)
+    program = _differentiated(graph, step, inference=inference)
     own = step or TrainingStep()
     later, later_work = simulated(iteration(program, own), memory, "later")
     rewritten = iteration(program, own, first=True)

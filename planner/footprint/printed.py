@@ -46,7 +46,8 @@ def as_object(batch: int | None, found: Footprint, fits: bool | None, *, device:
 def as_text(found: Footprint) -> str:
     """The `estimate` command's answer for one graph, and `str(Footprint)`."""
     peak = found.peak
-    where = f"phase {peak.phase}, op {peak.op} · {found.worst.name} iterations · scope {found.memory.scope}"
+    micro = "" if found.micro_batch is None else f" of the {found.micro_batch} micro-batch"
+    where = f"phase {peak.phase}{micro}, op {peak.op} · {found.worst.name} iterations · scope {found.memory.scope}"
     lines = [f"{found.graph} · {found.parameters:,} parameters · {_options(found)}"]
     lines.append(f"  Peak {exactly(peak.peak_bytes)} in {where}")
     if found.calibration is not None:

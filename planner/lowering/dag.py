@@ -46,6 +46,6 @@ def _attributes(op: Op, graph: Graph) -> dict[str, Any]:
             found[name] = column
     kept = tuple(k for k, t in enumerate(op.outputs) if t.output)
     unread = not any(graph.readers[t.name] for t in op.outputs)
-    if not op.resident and (kept or unread):
+    if kept or unread:
         found["output"] = kept if kept else False
     return found
