@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, Optional
 
 import msgspec
 
-from planner.errors import PlannerError
+from planner.errors import PlannerError, UnitError
 from planner.text import as_int
+from planner.units import parse_bytes
 
 Scope = Literal["total", "activations"]
 MOST_RESERVE: Final = 2**61
@@ -20,23 +21,27 @@ class MemoryModel(msgspec.Struct, frozen=True):
         scope: "total" counts everything; "activations" leaves residents out. Parameter gradients count in both.
         alignment: every storage is rounded up to this many bytes, once (512 for CUDA's caching allocator).
         reserve: bytes of the budget kept for what the graph does not show: context, libraries, fragmentation. At most
-            2**61: with an arena of as much, the least that works can still be asked for.
+            2**61: with an arena of as much, the least that works can still be asked for. None: not given, which is
+            nothing.
 
-    >>> MemoryModel(alignment=512).round_up(700)
-    1024
+    Alignment and reserve may be text, as "500MiB".
+
+    >>> MemoryModel(alignment=512).round_up(700), MemoryModel(reserve="500MiB").live_bytes(2**30)
+    (1024, 549453824)
     """
 
     scope: Scope = "total"
     alignment: int = 1
-    reserve: int = 0
+    reserve: Optional[int] = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.scope, str) or self.scope not in ("total", "activations"):
             raise PlannerError(f"scope {self.scope!r} is not 'total' or 'activations'")
-        alignment, reserve = as_int(self.alignment), as_int(self.reserve)
+        alignment = _size(self.alignment)
+        reserve = None if self.reserve is None else _size(self.reserve)
         if alignment is None or not 1 <= alignment <= 2**30:
             raise PlannerError(f"alignment {self.alignment!r} is not a number of bytes from 1 to 2**30")
-        if reserve is None or not 0 <= reserve <= MOST_RESERVE:
+        if self.reserve is not None and (reserve is None or not 0 <= reserve <= MOST_RESERVE):
             raise PlannerError(f"reserve {self.reserve!r} is not a number of bytes from 0 to 2**61")
         for field, plain in (("scope", str.__str__(self.scope)), ("alignment", alignment), ("reserve", reserve)):
             msgspec.structs.force_setattr(self, field, plain)  # NumPy's numbers and strings cannot be written to a file
@@ -45,13 +50,25 @@ class MemoryModel(msgspec.Struct, frozen=True):
         """Bytes a storage of `nbytes` takes."""
         return -(-nbytes // self.alignment) * self.alignment
 
+    def reserving(self, nbytes: int) -> MemoryModel:
+        """The same model, with a reserve of so many bytes where none was given."""
+        return self if self.reserve is not None else msgspec.structs.replace(self, reserve=nbytes)
+
     def live_bytes(self, budget: int) -> int:
         """What a budget leaves for the arena: all but the reserve; below 0 where the reserve is larger."""
-        return budget - self.reserve
+        return budget - (self.reserve or 0)
 
     def needed_bytes(self, arena_bytes: int) -> int:
         """The least budget that an arena fits: its bytes and the reserve."""
-        return arena_bytes + self.reserve
+        return arena_bytes + (self.reserve or 0)
+
+
+def _size(value: int | str) -> int | None:
+    """Bytes of an int or a size as text; None for anything else."""
+    try:
+        return parse_bytes(value) if isinstance(value, str) else as_int(value)
+    except UnitError:
+        return None
 
 
 class Buffer(msgspec.Struct, frozen=True):

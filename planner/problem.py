@@ -156,6 +156,7 @@ class Request(msgspec.Struct, frozen=True):
         if self.step is not None and not isinstance(self.step, TrainingStep):
             example = 'write step=TrainingStep("adam", update="fused")'
             raise PlannerError(f"step {shown(self.step)} is not a TrainingStep; {example}")
+        msgspec.structs.force_setattr(self, "memory", self.memory.reserving(0))
         if not isinstance(self.order, str) or self.order not in ("free", "pinned"):
             raise PlannerError(f"order {shown(self.order)} is not 'free' or 'pinned'")
         effort, seed = as_number(self.effort), as_int(self.seed)

@@ -163,7 +163,7 @@ def oracle(
     found = search(
         program,
         [op.name for op in ops if op.outputs and op.outputs[0].output],
-        None if budget is None else budget - memory.reserve - residents,
+        None if budget is None else budget - (memory.reserve or 0) - residents,
         once=[op.name for op in ops if not op.recomputable or not op.outputs],
         must=[op.name for op in ops],
         after={op.name: [name for name in op.after if name in program] for op in ops},

@@ -180,7 +180,7 @@ def test_the_alignment_rounds_up_every_storage_once() -> None:
 
 @every("options", [
     {"scope": "half"}, {"alignment": 0}, {"alignment": -4}, {"alignment": 1.5}, {"alignment": 2**31}, {"reserve": -1},
-    {"reserve": "1GB"}, {"reserve": 2**63},
+    {"reserve": "1Gb"}, {"reserve": 2**63},
 ])  # fmt: skip
 def test_a_memory_model_out_of_range_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(PlannerError):

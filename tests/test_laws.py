@@ -113,7 +113,7 @@ def keep_all_peak(graph: Graph, memory: MemoryModel) -> int:
 
 def budget_of(graph: Graph, memory: MemoryModel, percent: int) -> int:
     low, high = peak_lower_bound(graph, memory).nbytes, keep_all_peak(graph, memory)
-    return max(1, low + (high - low or low) * percent // 100 + memory.reserve)
+    return max(1, low + (high - low or low) * percent // 100 + (memory.reserve or 0))
 
 
 def check_plan(plan: Plan, budget: int | None, allocator: str | None) -> None:
@@ -157,7 +157,7 @@ def test_a_plan_is_legal_and_fits_or_the_error_names_a_minimum_that_works(
     assert found.binding_op is None or found.binding_op in graph.op_named
     assert set(found.live) <= set(graph.tensors)
     check_plan(optimize(digraph, found.minimum, **options), found.minimum, allocator)
-    assert found.peak_lower_bound <= keep_all_peak(graph, memory) + memory.reserve
+    assert found.peak_lower_bound <= keep_all_peak(graph, memory) + (memory.reserve or 0)
 
 
 @pytest.mark.parametrize(("strategy", "allocator"), PAIRS)
@@ -171,7 +171,7 @@ def test_without_a_budget_the_plan_is_legal_and_no_larger_than_keep_all_and_is_t
     check_plan(least, None, allocator)
     assert least.budget is None
     assert least.report.plan.arena_bytes <= least.report.keep_all.arena_bytes
-    budget = max(1, least.report.keep_all.arena_bytes + memory.reserve + spare)
+    budget = max(1, least.report.keep_all.arena_bytes + (memory.reserve or 0) + spare)
     plan = optimize(digraph, budget, **options)
     check_plan(plan, budget, allocator)
     assert plan.schedule.computes == keep_all(plan.graph).computes
@@ -247,7 +247,7 @@ def test_no_plan_beats_the_exhaustive_search_and_claims_of_optimality_are_true(
     found = outcome(digraph, budget, strategy=strategy, allocator=None, memory=memory)
     cheapest = least_cost(graph, budget, memory=memory)
     if isinstance(found, InfeasibleBudget):
-        assert found.peak_lower_bound <= least + memory.reserve <= (found.minimum or 0)
+        assert found.peak_lower_bound <= least + (memory.reserve or 0) <= (found.minimum or 0)
         assert not (found.proven and cheapest is not None)
         return
     assert cheapest is not None, "a plan fits where the search says that none does"

@@ -613,10 +613,16 @@ def test_numbers_of_numpy_are_written_as_plain_ones(tmp_path: Path) -> None:
 
 
 def test_an_alignment_or_reserve_that_is_no_number_of_bytes_is_refused() -> None:
-    for wrong in (True, False, np.True_, 1.0, "1", None, -1, 2**62, np.array([1, 2])):
+    for wrong in (True, False, np.True_, 1.0, "much", "7Gb", "-1", -1, 2**62, np.array([1, 2])):
         for field in ("alignment", "reserve"):
             with pytest.raises(planner.PlannerError, match=f"{field}.*is not a number of bytes"):
                 MemoryModel(**{field: wrong})
+    with pytest.raises(planner.PlannerError, match="alignment None is not a number of bytes"):
+        MemoryModel(alignment=None)  # type: ignore[arg-type]
+
+
+def test_an_alignment_or_reserve_may_be_text() -> None:
+    assert MemoryModel(alignment="512", reserve="500MiB") == MemoryModel(alignment=512, reserve=524_288_000)  # type: ignore[arg-type]
 
 
 def test_the_least_that_works_can_be_asked_for_at_the_largest_reserve() -> None:

@@ -560,7 +560,7 @@ def test_every_plan_obeys_fits_and_verifies_or_its_minimum_does(
         plan = optimize(graph, budget, **options)
     for found, limit in ((plan, budget), (optimize(graph, **options), None)):
         trace = found.verify()
-        assert limit is None or found.report.plan.arena_bytes + memory.reserve <= limit
+        assert limit is None or found.report.plan.arena_bytes + (memory.reserve or 0) <= limit
         assert found.report.cost_lower_bound <= trace.cost
         for rule in save:
             assert found.schedule.computes.count(rule.removeprefix("name:")) == 1

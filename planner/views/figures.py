@@ -91,7 +91,7 @@ def trade_off(curve: Curve) -> Figure:
 
     figure = Figure(figsize=(8.0, 5.0), layout="constrained")
     axes = figure.add_subplot()
-    unit_bytes, unit = _unit(curve.keep_all.arena_bytes + curve.memory.reserve)
+    unit_bytes, unit = _unit(curve.memory.needed_bytes(curve.keep_all.arena_bytes))
     top = _top(curve)
     _limits(axes, curve, unit_bytes, unit, top)
     _bound(axes, curve, unit_bytes)
@@ -137,7 +137,7 @@ def _steps(points: tuple[Point, ...], curve: Curve, unit_bytes: int) -> tuple[li
     """(memory, overhead in %) of the distinct plans among points."""
     plans = {(p.arena_bytes, p.overhead) for p in points if p.arena_bytes is not None and p.overhead is not None}
     ordered = sorted(plans)
-    memory = [(arena + curve.memory.reserve) / unit_bytes for arena, _ in ordered]
+    memory = [curve.memory.needed_bytes(arena) / unit_bytes for arena, _ in ordered]
     return memory, [100 * overhead for _, overhead in ordered]
 
 
@@ -194,7 +194,7 @@ def _bound(axes: Axes, curve: Curve, unit_bytes: int) -> None:
 
 def _limits(axes: Axes, curve: Curve, unit_bytes: int, unit: str, top: float) -> None:
     """Mark the memory below which no plan fits, and the memory that no recomputation takes."""
-    low_bytes, high_bytes = curve.least_budget, curve.keep_all.arena_bytes + curve.memory.reserve
+    low_bytes, high_bytes = curve.least_budget, curve.memory.needed_bytes(curve.keep_all.arena_bytes)
     low, high = low_bytes / unit_bytes, high_bytes / unit_bytes
     span = (high - low) or high or 1.0
     left, right = max(0.0, low - 0.1 * span), high + 0.04 * span
