@@ -24,7 +24,19 @@ from planner.planning.curve import Curve
 from planner.planning.session import Candidate, Missed, Progress, Session
 from planner.planning.sweep import Sweep, SweepProgress
 from planner.policy import rule_list
-from planner.problem import Allocator, Budget, Order, Request, Status, Stop, Strategy, as_number, check_memory
+from planner.problem import (
+    Allocator,
+    Budget,
+    Order,
+    Request,
+    Status,
+    Stop,
+    Strategy,
+    as_number,
+    check_memory,
+    usable,
+    with_reserve,
+)
 from planner.remedies import Shortfall
 from planner.report import named_at_peak
 from planner.schedule import Schedule
@@ -64,12 +76,13 @@ def optimize(
     Args:
         graph: a networkx DiGraph in the schema, a `Graph`, or the path of an ONNX or JSON file.
         budget: `"7GB"`, `"7GiB"`, bytes, a fraction (`0.4`, `"40%"`) of the peak without recomputation in the same
-            scope, or `"auto"`: what the device has free.
+            scope, a device (`"t4"`, `"RTX 4090"`), or `"auto"`: what the device has free.
         step: the training step that runs. A forward graph is differentiated and given it; a graph that is a step
             already is rewritten where gradients and updates can be told. None: the graph as it is.
         strategy: a registered name, or a callable Problem -> Proposal.
         allocator: a registered name, or a callable; None plans live bytes, without offsets.
-        memory: what the budget covers.
+        memory: what the budget covers. Where the budget is a device and no reserve is given, 512 MiB of it are kept
+            for its context.
         order: "pinned" forbids first runs in another order than the program's.
         save: patterns over ops that are never computed again: a name (`"conv*"`), `"op:Conv"` for an op type,
             `"module:layer1"` for a module and all inside it.
@@ -98,6 +111,7 @@ def optimize(
     >>> optimize(g, "100%").report.plan
     Figures(peak_bytes=6, arena_bytes=6, cost=2.0)
     """
+    memory = with_reserve(memory, budget)
     request, search, allocate = _request(
         strategy,
         allocator,
@@ -147,7 +161,7 @@ def curve(
         graph, step, allocator, memory, order, save, recompute, effort, seed: as for `optimize`.
         budgets: an int: that many, evenly from the least arena any of the strategies reaches to the one without
             recomputation. A list: each in any form that `optimize` takes (`[7_000_000_000]`, `["4GB", "40%"]`); equals
-                are asked once.
+                are asked once. Where no reserve is given, a device (`"t4"`) stands for what its context leaves of it.
         strategies: registered names, or callables.
         time_limit: seconds for the whole curve; what it stops is marked so.
         jobs: processes; -1 takes every core. The curve is the same with any number.
@@ -171,7 +185,7 @@ def curve(
         effort=effort,
         step=step,
     )
-    wanted, searches, stop = _wanted(budgets), _searches(strategies), _stop(time_limit)
+    wanted, searches, stop = _wanted(budgets, memory), _searches(strategies), _stop(time_limit)
     processes = as_int(jobs)
     if processes is None or not (processes >= 1 or processes == -1):
         raise PlannerError(f"jobs {shown(jobs)} is not a number of processes >= 1, or -1 for every core")
@@ -189,7 +203,7 @@ def _program(graph: GraphLike, step: TrainingStep | None) -> Graph:
     return with_step(read_graph(graph) if isinstance(graph, (str, os.PathLike)) else graph, step)
 
 
-def _wanted(budgets: int | BudgetText | Sequence[BudgetText]) -> int | tuple[BudgetText, ...]:
+def _wanted(budgets: int | BudgetText | Sequence[BudgetText], memory: MemoryModel) -> int | tuple[BudgetText, ...]:
     """A number of budgets, or the budgets; refused before any work."""
     count = as_int(budgets)
     if count is not None:
@@ -203,9 +217,7 @@ def _wanted(budgets: int | BudgetText | Sequence[BudgetText]) -> int | tuple[Bud
         raise PlannerError(f"budgets {shown(budgets)} is neither a number of them nor a list") from None
     if not 1 <= len(listed) <= MOST_BUDGETS:
         raise PlannerError(f"{len(listed)} budgets were given; a curve has from 1 to {MOST_BUDGETS}")
-    for budget in listed:
-        Budget.read(budget)
-    return listed
+    return tuple(usable(budget, memory) for budget in listed)
 
 
 def _searches(strategies: str | Strategy | Sequence[str | Strategy]) -> dict[str, Strategy]:

@@ -21,8 +21,8 @@ class MemoryModel(msgspec.Struct, frozen=True):
         scope: "total" counts everything; "activations" leaves residents out. Parameter gradients count in both.
         alignment: every storage is rounded up to this many bytes, once (512 for CUDA's caching allocator).
         reserve: bytes of the budget kept for what the graph does not show: context, libraries, fragmentation. At most
-            2**61: with an arena of as much, the least that works can still be asked for. None: not given, which is
-            nothing.
+            2**61: with an arena of as much, the least that works can still be asked for. None: not given, which is 512
+            MiB where the budget is a device, and nothing where it is a size.
 
     Alignment and reserve may be text, as "500MiB".
 

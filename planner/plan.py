@@ -14,11 +14,10 @@ from planner.files import read_versioned, write_whole
 from planner.graph import Graph, Op
 from planner.memory import Allocation
 from planner.names import STRATEGIES
-from planner.problem import LEAST_PEAK, Allocator, Asked, Problem, Request, nested, out_of_order
+from planner.problem import LEAST_PEAK, Allocator, Asked, Budget, Problem, Request, nested, out_of_order
 from planner.report import PROOFS, Report, proven, replayed
 from planner.schedule import Schedule, keep_all
 from planner.simulator import Trace, simulate
-from planner.units import parse_budget
 
 if TYPE_CHECKING:
     from planner.executors.arena_machine import Execution
@@ -276,7 +275,7 @@ def asked_bytes(text: str, keep_all_peak_bytes: int) -> int | None:
     if text == LEAST_PEAK or text.strip() == "auto":
         return None
     try:
-        return parse_budget(text, keep_all_peak_bytes)
+        return Budget.read(text, keep_all_peak_bytes=keep_all_peak_bytes).nbytes
     except UnitError as error:
         raise VerificationError(f"the report says that the budget was written {text!r}: {error}") from None
 

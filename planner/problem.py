@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Optional, Protocol, final
 
 import msgspec
 
-from planner.errors import PlannerError
+from planner.errors import PlannerError, UnitError
 from planner.graph import Graph
+from planner.lowering.devices import CONTEXT_BYTES, DEVICES, find_device, nearest
 from planner.memory import Allocation, MemoryModel
 from planner.schedule import Schedule
 from planner.text import as_int, shown
@@ -110,15 +111,53 @@ class Budget(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, written: BudgetText, *, keep_all_peak_bytes: int = MAX_BYTES) -> Budget:
-        """The budget that a size or fraction stands for.
+        """The budget that a size, a fraction or a device stands for; of a device, all that it holds.
 
         Args:
             written: as `optimize` takes it.
             keep_all_peak_bytes: what a fraction is of.
         Raises:
             UnitError: not understood; lists the accepted forms.
+
+        >>> Budget.read("T4"), Budget.read("40%", keep_all_peak_bytes=1000)
+        (Budget(text='T4', nbytes=15633680957), Budget(text='40%', nbytes=400))
         """
-        return cls(str(written), parse_budget(written, keep_all_peak_bytes))
+        device = find_device(written)
+        if device is not None and device.total_bytes is not None:
+            return cls(str(written), device.total_bytes)
+        try:
+            return cls(str(written), parse_budget(written, keep_all_peak_bytes))
+        except UnitError as error:
+            near = " or ".join(name for name in nearest(written) if DEVICES[name].total_bytes)
+            hint = f": did you mean {near}?" if near else ', as "t4"'
+            raise UnitError(f"{error}; or a device{hint}") from None
+
+
+def with_reserve(memory: MemoryModel, budget: BudgetText | None) -> MemoryModel:
+    """The memory model with its reserve as given; else what the context takes of a device, and nothing of a size.
+
+    Args:
+        budget: as `optimize` takes it.
+    Raises:
+        PlannerError: `memory` is of another type.
+
+    >>> with_reserve(MemoryModel(), "t4").reserve, with_reserve(MemoryModel(reserve=0), "t4").reserve
+    (536870912, 0)
+    """
+    check_memory(memory)
+    return memory.reserving(0 if find_device(budget) is None else CONTEXT_BYTES)
+
+
+def usable(budget: BudgetText, memory: MemoryModel) -> BudgetText:
+    """A budget among others that have one reserve: of a device, what its context leaves where no reserve is given.
+
+    >>> usable("40%", MemoryModel()), usable("a100-40", MemoryModel()), usable("a100-40", MemoryModel(reserve=0))
+    ('40%', 41761964032, 42298834944)
+    """
+    asked = Budget.read(budget)
+    if find_device(budget) is None:
+        return budget
+    return asked.nbytes if memory.reserve is not None else with_reserve(memory, budget).live_bytes(asked.nbytes)
 
 
 class Request(msgspec.Struct, frozen=True):

@@ -27,7 +27,7 @@ import planner
 from planner import zoo
 from planner.cli import main as cli
 from planner.footprint.estimate import estimate, rule_of_thumb
-from planner.lowering.devices import DEVICE_BYTES
+from planner.lowering.devices import DEVICES
 from planner.memory import MemoryModel
 from planner.mxnet.nnvm import nnvm
 from planner.training_step import OPTIMIZERS
@@ -282,7 +282,7 @@ def test_a_sixteenth_of_the_batch_takes_a_sixteenth_of_the_activations() -> None
 
 
 def test_the_cards_of_the_notes_and_one_input_batch() -> None:
-    assert {name: DEVICE_BYTES[name] // 2**30 for name in ("titanx", "gtx1080ti")} == {"titanx": 12, "gtx1080ti": 11}
+    assert {name: DEVICES[name].marketed_gib for name in ("titanx", "gtx1080ti")} == {"titanx": 12, "gtx1080ti": 11}
     found = estimate(zoo.vgg(16, batch=128, training=False))
     assert found.components["inputs"] == 128 * 3 * 224 * 224 * 4
     # Parameters three times and activations twice are 1.78 GB for one image; activations of 128 alone are 7.8 GB.

@@ -232,5 +232,5 @@ def memory_of(options: dict[str, Any]) -> MemoryModel:
     from planner.memory import MemoryModel
     from planner.units import parse_bytes
 
-    sizes = (parse_bytes(options[name], what=name) for name in ("alignment", "reserve"))
-    return MemoryModel(options["scope"], *sizes)
+    reserve = None if options["reserve"] is None else parse_bytes(options["reserve"], what="reserve")
+    return MemoryModel(options["scope"], parse_bytes(options["alignment"], what="alignment"), reserve)

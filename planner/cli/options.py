@@ -76,7 +76,7 @@ GRAPH = (
     option("--batch", type=_ONE, help="Batch size, for zoo models and ONNX files."),
     option("--dim", "dims", multiple=True, metavar="NAME=N",
            help="Named dimension of an ONNX file; image, classes of a model."),
-    option("--device", metavar="NAME", help="Costs are seconds on this device. [a100]"),
+    option("--device", metavar="NAME", help="Costs are seconds on this device, as t4 or rtx4090. [a100]"),
     option("--inference", is_flag=True, help="The forward pass alone, without backward and update."),
     option("--option", "settings", multiple=True, metavar="NAME=VALUE",
            help="Of a zoo model, as dtype=bfloat16; zoo lists them."),
@@ -85,7 +85,8 @@ MEMORY = (
     option("--scope", type=click.Choice(["total", "activations"]), default="total",
            help="What the budget covers. [total]"),
     option("--alignment", metavar="BYTES", default="1", help="Every storage is rounded up to it (512 for CUDA). [1]"),
-    option("--reserve", metavar="SIZE", default="0", help="Bytes of the budget to leave unused. [0]"),
+    option("--reserve", metavar="SIZE",
+           help="Bytes of the budget to leave unused. [512MiB of a device, for its context; 0 of a size]"),
 )  # fmt: skip
 FORCE = option("-f", "--force", is_flag=True, help="Overwrite FILE.")
 OUTPUT = (option("-o", "--output", metavar="FILE", help="Write the result here."), FORCE)

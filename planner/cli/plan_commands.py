@@ -17,13 +17,13 @@ from planner.names import STRATEGIES
 
 STRATEGY_NAMES = ", ".join(STRATEGIES)
 _OPTIMIZE = (
-    option("--budget", help='"7GB" (7e9), "7GiB" (7*2**30), bytes, "40%" or "0.4" of the peak without recomputation, or'
-                            ' "auto". [least peak]'),
+    option("--budget", help='"7GB" (7e9), "7GiB" (7*2**30), bytes, "40%" or "0.4" of the peak without recomputation, a'
+                            ' device such as t4 or a100-40, or "auto". [least peak]'),
     option("--strategy", default="auto", show_default=True, help=f"{STRATEGY_NAMES}."),
 )  # fmt: skip
 _CURVE = (
     option("--budgets", default="16", show_default=True,
-           help='How many, from least peak to no recomputation; or a list: "4GB,5GB,40%".'),
+           help='How many, from least peak to no recomputation; or a list: "4GB,5GB,40%,t4".'),
     option("--strategies", default="auto", show_default=True,
            help=f'"all", or names with commas between: {STRATEGY_NAMES}.'),
     option("--jobs", type=int, default=1, show_default=True, help="Processes; -1 takes every core."),
@@ -115,14 +115,28 @@ def curve(
         files = [shown(file) for file in (*outputs, *plan_files)]
         print_json("planner-curve", {"curve": found.as_object(), "front": found.front, "files": files})
     else:
+        kept = [] if options["reserve"] is not None else filter(None, map(_kept, listed))
         saved = [*outputs, *([f"{len(plan_files)} plans in {plans}"] if plan_files else [])]
-        print_lines(str(found), f"  Saved to {', '.join(saved)}" if saved else "  Draw the curve with -o curve.svg")
+        end = f"  Saved to {', '.join(saved)}" if saved else "  Draw the curve with -o curve.svg"
+        print_lines(str(found), *kept, end)
     error = nothing_fits(found)
     if error is not None and as_json:  # the object on standard output says so point by point
         say(str(error), last_line=True)
         raise click.exceptions.Exit(exit_code(error))
     if error is not None:
         raise error
+
+
+def _kept(budget: str) -> str:
+    """What is kept of a budget that is a device, in a line for people; of any other nothing, in none."""
+    from planner.lowering.devices import CONTEXT_BYTES, find_device
+    from planner.units import format_bytes
+
+    device = find_device(budget)
+    if device is None or device.total_bytes is None:
+        return ""
+    left, total = format_bytes(device.total_bytes - CONTEXT_BYTES), format_bytes(device.total_bytes)
+    return f"  {budget}: {left}, for {format_bytes(CONTEXT_BYTES)} of its {total} are reserved; --reserve sets it"
 
 
 def _check_folder(folder: str, *, force: bool) -> None:

@@ -24,16 +24,16 @@ from planner.footprint.printed import as_text
 from planner.footprint.rule_of_thumb import RuleOfThumb, rule_for
 from planner.footprint.rule_of_thumb import rule_of_thumb as rule_of_thumb
 from planner.graph import Graph
-from planner.lowering.devices import DEVICE_BYTES
+from planner.lowering.devices import find_device
 from planner.lowering.im2col import unfolded
 from planner.lowering.read import GraphLike, as_graph, read_graph
 from planner.lowering.step import differentiated, iteration
 from planner.lowering.targets import targets_of
 from planner.memory import MemoryModel
-from planner.problem import Budget, Request
+from planner.problem import Budget, Request, with_reserve
 from planner.remedies import Remedy as Remedy
 from planner.training_step import Gradients, TrainingStep, Update
-from planner.units import MAX_BYTES, BudgetText, exactly, format_bytes, parse_budget
+from planner.units import MAX_BYTES, BudgetText, exactly, format_bytes
 
 #: By way of updating, the ways that may hold less.
 _LIGHTER: Final[Mapping[str | None, tuple[Update, ...]]] = {
@@ -182,17 +182,18 @@ class Footprint(msgspec.Struct, frozen=True):
         """True if peak + reserve is within a device's memory.
 
         Args:
-            device: bytes in any form a budget has (`"16GiB"`, an int), or a device's name (see `DEVICE_BYTES`).
+            device: bytes in any form a budget has (`"16GiB"`, an int), or a device's name, of which 512 MiB are kept
+                for its context where no reserve was given.
         Raises:
             UnitError: neither.
             PlannerError: a device's name, and the calibration was measured on the host.
         """
-        return self.needed_bytes <= self._device_bytes(device)
+        return with_reserve(self.memory, device).needed_bytes(self._taken_bytes) <= self._device_bytes(device)
 
     def advice(self, budget: BudgetText) -> Advice:
         """Whether the step fits a budget (as for `fits`), whether recomputation can help, and what else would."""
         nbytes = self._device_bytes(budget)
-        allowed = graph_bytes(nbytes, self.memory, self.calibration)
+        allowed = graph_bytes(nbytes, with_reserve(self.memory, budget), self.calibration)
         fits = self.peak_bytes <= allowed
         return Advice(
             budget=nbytes,
@@ -244,21 +245,16 @@ class Footprint(msgspec.Struct, frozen=True):
 def device_bytes(device: BudgetText, keep_all_peak_bytes: int = MAX_BYTES) -> int:
     """Bytes of a device by name, or of a budget in any form; anything else is a UnitError.
 
-    >>> device_bytes("a100"), device_bytes("16GiB")
-    (85899345920, 17179869184)
+    >>> device_bytes("a100-40"), device_bytes("16GiB")
+    (42298834944, 17179869184)
     """
-    if isinstance(device, str) and device.strip().lower() in DEVICE_BYTES:
-        return DEVICE_BYTES[device.strip().lower()]
-    try:
-        return parse_budget(device, keep_all_peak_bytes)
-    except UnitError as error:
-        raise UnitError(f"{error}; or a device: {', '.join(DEVICE_BYTES)}") from None
+    return Budget.read(device, keep_all_peak_bytes=keep_all_peak_bytes).nbytes
 
 
 def check_kind(device: BudgetText, calibration: Calibration | None) -> None:
     """Raise a PlannerError for a device's name where the calibration was measured on the host."""
-    if calibration is not None and isinstance(device, str) and device.strip().lower() in DEVICE_BYTES:
-        calibration.check_device(device)
+    if calibration is not None and (named := find_device(device)) is not None:
+        calibration.check_device(named.name)
 
 
 def graph_bytes(budget: int, memory: MemoryModel, calibration: Calibration | None) -> int:
@@ -415,8 +411,8 @@ def largest_batch(
     """
     nbytes = device_bytes(device)
     if nbytes != device_bytes(device, 2):
-        raise UnitError(f'{device!r} of what? write the bytes, as "16GiB", or a device: {", ".join(DEVICE_BYTES)}')
-    memory = options.get("memory", MemoryModel())
+        raise UnitError(f'{device!r} of what? write the bytes, as "16GiB", or a device, as "t4"')
+    memory = with_reserve(options.get("memory", MemoryModel()), device)
     calibration = options.get("calibration")
     if calibration is not None and not isinstance(calibration, Calibration):
         calibration = options["calibration"] = load_calibration(calibration)

@@ -26,7 +26,7 @@ from planner.planning.curve import Curve, Point, PointStatus
 from planner.planning.session import Candidate, Session
 from planner.problem import Allocator, Budget, Request, Stop, Strategy, effort_schedule
 from planner.schedule import Schedule
-from planner.units import BudgetText, format_bytes, parse_budget
+from planner.units import BudgetText, format_bytes
 
 #: Called with searches and bounds done, those in all, and a word on the last.
 SweepProgress = Callable[[int, int, str], None]
@@ -227,7 +227,7 @@ class Sweep:
     def _budgets(self, wanted: int | tuple[BudgetText, ...]) -> list[int]:
         if isinstance(wanted, tuple):
             peak_bytes = self.session.keep_all.trace.peak_bytes
-            return sorted({parse_budget(budget, peak_bytes) for budget in wanted})
+            return sorted({Budget.read(budget, keep_all_peak_bytes=peak_bytes).nbytes for budget in wanted})
         high = self.base.arena_bytes
         low = min([high, *(found.arena_bytes for answer in self.answers.values() for found in answer.found)])
         steps = max(1, wanted - 1)
