@@ -181,8 +181,48 @@ def test_the_largest_batch_on_a_device_is_that_of_the_bytes_it_leaves() -> None:
     assert largest_batch(build, "T4", overhead=10.0) >= left // least
 
 
+# --- verdicts ---
+
+
+def test_a_verdict_says_what_is_left_and_barely_is_less_than_a_twentieth() -> None:
+    peak = estimate(zoo.mlp([64, 64], batch=8)).peak_bytes
+    found = estimate(zoo.mlp([64, 64], batch=8))
+    # 5 % of the budget are left where the budget is peak / 0.95.
+    for budget, verdict in ((peak - 1, "does not fit"), (peak, "barely"), (20 * peak // 19 - 1, "barely"),
+                            (20 * peak // 19 + 2, "fits"), (3 * peak, "fits")):  # fmt: skip
+        advice = found.advice(budget)
+        assert (advice.verdict, advice.spare_bytes, advice.device) == (verdict, budget - peak, None), budget
+        assert advice.fits == found.fits(budget) == (verdict != "does not fit")
+    small = found.advice("t4")
+    assert (small.device, small.reserve_bytes) == ("t4", 512 * MIB)
+    assert small.spare_bytes == int(14.56 * GIB) - 512 * MIB - peak
+    assert str(small).startswith(
+        "Fits t4, 14.56 GiB (15633680957 bytes), 512.00 MiB of it reserved, with 14.06 GiB to spare:"
+    )
+
+
+def test_the_command_has_a_verdict_for_each_device_and_each_batch(run: Any) -> None:
+    words = ("estimate", "resnet:50", "--batch", "8,170,256", "--fits", "T4,a100")
+    answer = run(*words)
+    assert [line.split()[-2:] for line in answer.out.splitlines()[1:5]] == [
+        ["fits", "a100"], ["yes", "yes"], ["barely", "yes"], ["no", "yes"]
+    ]  # fmt: skip
+    assert answer.code == 0
+    assert "Batch 256: Does not fit t4, 14.56 GiB" in answer.out
+    rows = json.loads(run(*words, "--json").out)["rows"]
+    verdicts = [[advice["verdict"] for advice in row["verdicts"]] for row in rows]
+    assert verdicts == [["fits", "fits"], ["barely", "fits"], ["does not fit", "fits"]]
+    assert [row["fits"] for row in rows] == [True, True, False]
+    assert all(
+        advice["spare_bytes"] == advice["budget"] - 512 * MIB - row["peak_bytes"]
+        for row in rows
+        for advice in row["verdicts"]
+    )
+
+
 @every(("words", "said"), [
-    (["--fits", "t5"], "did you mean t4?"),
+    (["--fits", "t4,t5"], "did you mean t4?"), (["--fits", "t4,"], "budget '' is not understood"),
+    (["--fits", "t4,a100", "--largest-batch"], "--largest-batch is for one device: write --fits t4"),
     (["--device", "l5"], "unknown device 'l5'; did you mean l4?"),
 ])  # fmt: skip
 def test_a_device_that_cannot_be_is_one_line(run: Any, words: list[str], said: str) -> None:

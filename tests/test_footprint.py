@@ -576,7 +576,7 @@ def test_the_command_has_a_row_and_a_verdict_for_each_batch(run: Any) -> None:
     code, out, err = estimated(run, "mlp:64-64", "--batch", "1,8,32", "--fits", middle)
     assert (code, err) == (0, "")
     assert [line.split()[0] for line in out.splitlines()[2:5]] == ["1", "8", "32"]
-    assert [line.split()[-1] for line in out.splitlines()[2:5]] == ["yes", "yes", "no"]
+    assert [line.split()[-1] for line in out.splitlines()[2:5]] == ["yes", "barely", "no"]
     assert "Batch 32: Does not fit" in out
 
 
@@ -606,7 +606,7 @@ def test_the_command_shows_the_largest_batch_where_no_batch_is_named(run: Any) -
     code, out, _ = estimated(run, "mlp:64-64", "--fits", budget, "--largest-batch")
     assert code == 0
     assert f"Largest batch that fits {budget}: 37" in out
-    assert f"({budget} bytes): the peak is" in out.partition("Batch 37: Fits")[2]
+    assert f"({budget} bytes), with 0 B to spare, less than 5 %: the" in out.partition("Batch 37: Barely fits")[2]
     code, out, err = estimated(run, "mlp:64-64", "--fits", "1B", "--largest-batch")
     assert (code, err.splitlines()[-1]) == (4, str(estimate(zoo.mlp([64, 64], batch=1)).peak_bytes))
     assert "Largest batch that fits 1B: 0" in out

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _ESTIMATE = (
     option("--batch", "batches", metavar="N,N,...", default="",
            help="Batch sizes, one row each, for zoo models and ONNX files."),
-    option("--fits", metavar="SIZE",
-           help='"16GiB", or a device such as a100, h100, t4, rtx4090: say what fits, and what would help.'),
+    option("--fits", metavar="SIZE,...",
+           help='"16GiB", or devices such as t4,a100-40,rtx4090: say what fits, and what would help.'),
     option("--largest-batch", is_flag=True,
            help="Find the largest batch that fits; without --batch, show it. Needs --fits."),
     option("--overhead", type=click.FloatRange(min=0),
@@ -53,9 +53,11 @@ _INSPECT = (
 @options_of(_ESTIMATE, STEP, GRAPH[1:], MEMORY, JSON)
 def estimate(graph: str, batches: str, fits: str | None, largest_batch: bool, as_json: bool, **options: Any) -> None:
     """Simulate a training step: bytes by component and phase, and whether they fit."""
-    overhead = options["overhead"]
+    overhead, devices = options["overhead"], fits.split(",") if fits else []
     if (largest_batch and fits is None) or (overhead is not None and not largest_batch):
         raise click.UsageError("--largest-batch needs --fits SIZE, and --overhead needs --largest-batch")
+    if largest_batch and len(devices) > 1:
+        raise click.UsageError(f"--largest-batch is for one device: write --fits {devices[0]}")
     from planner.footprint import estimate as footprint
     from planner.footprint.calibration import load_calibration
 
@@ -64,17 +66,14 @@ def estimate(graph: str, batches: str, fits: str | None, largest_batch: bool, as
         raise click.UsageError(f"--batch {batches!r}: write batch sizes >= 1 with commas between, as 1,8,32")
     memory = memory_of(options)
     calibration = None if options["calibration"] is None else load_calibration(options["calibration"])
-    if fits is not None:  # refuse what is not understood before any work
-        footprint.device_bytes(fits)
-        footprint.check_kind(fits, calibration)
+    for device in devices:  # refuse what is not understood before any work
+        footprint.device_bytes(device)
+        footprint.check_kind(device, calibration)
     step = step_of(options)
     unfolded = options["inference"] and options["lowering"]  # inference has no step, but may unfold its input
     given = {**options, "lowering": False} if unfolded else options
-    named: dict[str, Any] = {
-        "memory": memory,
-        "calibration": calibration,
-        **({"lowering": True} if unfolded else {"step": step}),
-    }
+    named: dict[str, Any] = {"lowering": True} if unfolded else {"step": step}
+    named.update(memory=memory, calibration=calibration)
     rows, most = [], dict[str, int]()
     if largest_batch:
         build = partial(_with_batch, graph, given)
@@ -87,15 +86,15 @@ def estimate(graph: str, batches: str, fits: str | None, largest_batch: bool, as
     for batch in wanted:
         with spinner("simulating the step"):
             found = footprint.estimate(_with_batch(graph, given, batch), rule=options["rule"], **named)
-        rows.append((batch, found, None if fits is None else found.fits(fits)))
+        rows.append((batch, found, tuple(map(found.advice, devices))))
     from planner.footprint.printed import as_lines, as_object
 
     if as_json:
-        listed = [as_object(*row, device=fits) for row in rows]
+        listed = [as_object(*row) for row in rows]
         print_json("planner-estimate", {"rows": listed, "overhead": overhead, **most})
     else:
-        print_lines(*as_lines(rows, device=fits, most=most, overhead=overhead))
-    if fits is not None and not any(row[2] for row in rows):
+        print_lines(*as_lines(rows, devices=devices, most=most, overhead=overhead))
+    if devices and not any(advice.fits for _, _, verdicts in rows for advice in verdicts):
         least = min(found.needed_bytes for _, found, _ in rows)
         say(f"no row fits {fits}; the least that works without a plan, in bytes:\n{least}", last_line=True)
         raise click.exceptions.Exit(4)

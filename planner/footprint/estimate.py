@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, Optional
+from typing import Any, Final, Literal, Optional
 
 import msgspec
 
@@ -35,6 +35,8 @@ from planner.remedies import Remedy as Remedy
 from planner.training_step import Gradients, TrainingStep, Update
 from planner.units import MAX_BYTES, BudgetText, exactly, format_bytes
 
+Verdict = Literal["fits", "barely", "does not fit"]
+
 #: By way of updating, the ways that may hold less.
 _LIGHTER: Final[Mapping[str | None, tuple[Update, ...]]] = {
     None: ("inside-backward",),
@@ -51,15 +53,20 @@ class Advice(msgspec.Struct, frozen=True):
     Args:
         budget: bytes.
         fits: True if the step fits as it is.
+        verdict: "barely" where less than 5 % of the budget is left.
         peak_bytes, phase: of the step as it is.
         floor_bytes, floor_phase, floor_op: the lower bound on the peak with any recomputation, and where it is needed.
         recompute_helps: True if recomputation could be enough; `optimize` finds out.
         remedies: what else would help, those that fit first.
+        spare_bytes: what of the budget neither the step nor the reserve takes; below 0 where the step does not fit.
+        reserve_bytes: what of the budget is kept free.
+        device: the device that the budget is, or None.
         graph_budget: the simulated peak that the budget has room for by the calibration; None without a calibration.
     """
 
     budget: int
     fits: bool
+    verdict: Verdict
     peak_bytes: int
     phase: str
     floor_bytes: int
@@ -67,14 +74,21 @@ class Advice(msgspec.Struct, frozen=True):
     floor_op: Optional[str]
     recompute_helps: bool
     remedies: tuple[Remedy, ...]
+    spare_bytes: int
+    reserve_bytes: int = 0
+    device: Optional[str] = None
     graph_budget: Optional[int] = None
 
     def __str__(self) -> str:
-        asked = exactly(self.budget)
+        asked = exactly(self.budget) if self.device is None else f"{self.device}, {exactly(self.budget)}"
+        if self.reserve_bytes:
+            asked += f", {format_bytes(self.reserve_bytes)} of it reserved"
         if self.graph_budget is not None:
             asked += f", by the calibration room for a simulated peak of {self.graph_budget} bytes"
         if self.fits:
-            return f"Fits {asked}: the peak is {format_bytes(self.peak_bytes)} in phase {self.phase}."
+            word, share = ("Barely fits", ", less than 5 %") if self.verdict == "barely" else ("Fits", "")
+            spare = f"with {format_bytes(self.spare_bytes)} to spare{share}"
+            return f"{word} {asked}, {spare}: the peak is {format_bytes(self.peak_bytes)} in phase {self.phase}."
         lines = [f"Does not fit {asked}: the peak is {exactly(self.peak_bytes)} in phase {self.phase}."]
         if not self.recompute_helps:
             where = f"phase {self.floor_phase}" + (f", op {self.floor_op!r}" if self.floor_op else "")
@@ -193,11 +207,14 @@ class Footprint(msgspec.Struct, frozen=True):
     def advice(self, budget: BudgetText) -> Advice:
         """Whether the step fits a budget (as for `fits`), whether recomputation can help, and what else would."""
         nbytes = self._device_bytes(budget)
-        allowed = graph_bytes(nbytes, with_reserve(self.memory, budget), self.calibration)
+        memory, device = with_reserve(self.memory, budget), find_device(budget)
+        allowed = graph_bytes(nbytes, memory, self.calibration)
         fits = self.peak_bytes <= allowed
+        spare = nbytes - memory.needed_bytes(self._taken_bytes)
         return Advice(
             budget=nbytes,
             fits=fits,
+            verdict="does not fit" if not fits else "barely" if spare * 20 < nbytes else "fits",
             peak_bytes=self.peak_bytes,
             phase=self.phase,
             floor_bytes=self.floor_bytes,
@@ -205,6 +222,9 @@ class Footprint(msgspec.Struct, frozen=True):
             floor_op=self.floor_op,
             recompute_helps=not fits and self.floor_bytes <= allowed,
             remedies=() if fits else tuple(sorted(self._remedies(allowed), key=lambda remedy: not remedy.fits)),
+            spare_bytes=spare,
+            reserve_bytes=memory.needed_bytes(0),
+            device=None if device is None else device.name,
             graph_budget=None if self.calibration is None else allowed,
         )
 

@@ -13,34 +13,38 @@ from planner.training_step import TrainingStep
 from planner.units import exactly, format_bytes
 
 if TYPE_CHECKING:
-    from planner.footprint.estimate import Footprint
+    from planner.footprint.estimate import Advice, Footprint
 
-    Row = tuple[int | None, Footprint, bool | None]  # batch, its footprint, and whether that fits the device named
+    Row = tuple[int | None, Footprint, tuple[Advice, ...]]  # batch, its footprint, and a verdict for each device named
 
+_SHORT = {"fits": "yes", "barely": "barely", "does not fit": "no"}
 _BATCH_COLUMNS = ("parameters", "gradients", "optimizer_state", "activations", "loss_tail")
 
 
-def as_lines(rows: Sequence[Row], *, device: str | None, most: Mapping[str, int], overhead: float | None) -> list[str]:
+def as_lines(
+    rows: Sequence[Row], *, devices: Sequence[str], most: Mapping[str, int], overhead: float | None
+) -> list[str]:
     """The `estimate` command's answer: one footprint in full, or a row for each of several batches."""
     one = len(rows) == 1
-    lines = [as_text(rows[0][1])] if one else [printable(rows[0][1].graph), *batch_table(rows, device=device)]
-    if device is not None:
-        batch, found, fits = rows[0] if one else next((row for row in rows if not row[2]), rows[0])
-        if one or not fits:
-            lines.append(f"  {'' if batch is None else f'Batch {batch}: '}{found.advice(device)}")
+    lines = [as_text(rows[0][1])] if one else [printable(rows[0][1].graph), *batch_table(rows, devices=devices)]
+    for k in range(len(devices)):
+        batch, _, verdicts = next((row for row in rows if not row[2][k].fits), rows[0])
+        if one or not verdicts[k].fits:
+            lines.append(f"  {'' if batch is None else f'Batch {batch}: '}{verdicts[k]}")
     if "largest_batch" in most:
-        lines.append(f"  Largest batch that fits {device}: {most['largest_batch']}")
+        lines.append(f"  Largest batch that fits {devices[0]}: {most['largest_batch']}")
     if "largest_batch_planned" in most and overhead is not None:
         lines.append(f"  With a plan that costs at most {overhead:.0%} more: {most['largest_batch_planned']}")
     return lines
 
 
-def as_object(batch: int | None, found: Footprint, fits: bool | None, *, device: str | None) -> dict[str, Any]:
-    """One row for JSON."""
+def as_object(batch: int | None, found: Footprint, verdicts: tuple[Advice, ...]) -> dict[str, Any]:
+    """One row for JSON: whether it fits every device named, the advice on the first, and that on each."""
     row = {"batch": batch, "peak_bytes": found.peak_bytes, "needed_bytes": found.needed_bytes, "phase": found.phase}
-    advice = None if device is None else found.advice(device)
+    fits, first = (all(advice.fits for advice in verdicts), verdicts[0]) if verdicts else (None, None)
+    verdict = {"fits": fits, "advice": first, "verdicts": verdicts}
     content = {**msgspec.to_builtins(found), **msgspec.to_builtins(found.step or TrainingStep())}
-    return {**row, "components": found.components, "fits": fits, "advice": advice, "footprint": content}
+    return {**row, "components": found.components, **verdict, "footprint": content}
 
 
 def as_text(found: Footprint) -> str:
@@ -76,13 +80,15 @@ def as_text(found: Footprint) -> str:
     return "\n".join(map(printable, lines))
 
 
-def batch_table(rows: Sequence[Row], *, device: str | None) -> list[str]:
-    """Rows for several batches, with a column that says what fits."""
-    cells = [_batch_cells(*row, device) for row in rows]
+def batch_table(rows: Sequence[Row], *, devices: Sequence[str]) -> list[str]:
+    """Rows for several batches, with a column for each device that says what fits it."""
+    cells = [_batch_cells(*row, devices) for row in rows]
     return _indented([list(cells[0]), *(list(row.values()) for row in cells)])
 
 
-def _batch_cells(batch: int | None, found: Footprint, fits: bool | None, device: str | None) -> dict[str, str]:
+def _batch_cells(
+    batch: int | None, found: Footprint, verdicts: tuple[Advice, ...], devices: Sequence[str]
+) -> dict[str, str]:
     """One row of the table, by heading."""
     cells = {"batch": str(batch or "-"), "peak": format_bytes(found.peak_bytes)}
     if found.calibration is not None:
@@ -92,9 +98,7 @@ def _batch_cells(batch: int | None, found: Footprint, fits: bool | None, device:
         cells[_words(component.removesuffix("_state"))] = format_bytes(found.components[component])
     if found.rule is not None:
         cells["rule of thumb"] = format_bytes(found.rule.total_bytes)
-    if fits is not None:
-        cells[f"fits {device}"] = "yes" if fits else "no"
-    return cells
+    return cells | {f"fits {device}": _SHORT[advice.verdict] for device, advice in zip(devices, verdicts, strict=True)}
 
 
 def _table(iteration: Iteration) -> list[str]:
