@@ -53,7 +53,8 @@ _INSPECT = (
 @options_of(_ESTIMATE, STEP, GRAPH[1:], MEMORY, JSON)
 def estimate(graph: str, batches: str, fits: str | None, largest_batch: bool, as_json: bool, **options: Any) -> None:
     """Simulate a training step: bytes by component and phase, and whether they fit."""
-    overhead, devices = options["overhead"], fits.split(",") if fits else []
+    overhead = options["overhead"]
+    devices = [] if fits is None else [device.strip() for device in fits.split(",")]
     if (largest_batch and fits is None) or (overhead is not None and not largest_batch):
         raise click.UsageError("--largest-batch needs --fits SIZE, and --overhead needs --largest-batch")
     if largest_batch and len(devices) > 1:
