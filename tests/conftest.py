@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from planner import mxnet
 from planner.cli import main as cli
+from tests import extras
 from tests.warm import compile_kernels
 
 mxnet.register()
@@ -67,7 +68,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line that a build can read: reports of xdist workers arrive here too."""
-    reasons = [report.longrepr for report in terminalreporter.stats.get("skipped", [])]
-    count = sum(ABSENT in (reason[2] if isinstance(reason, tuple) else str(reason)) for reason in reasons)
-    terminalreporter.write_line(f"{count} tests skipped because shared files were absent")
+    """Two lines that a build can read: reports of xdist workers arrive here too."""
+    reports = [report.longrepr for report in terminalreporter.stats.get("skipped", [])]
+    reasons = [report[2] if isinstance(report, tuple) else str(report) for report in reports]
+    for what, words in (("shared files", (ABSENT,)), ("PyTorch's extras", (extras.ABSENT, extras.NOT_IMPORTED))):
+        count = sum(any(word in reason for word in words) for reason in reasons)
+        terminalreporter.write_line(f"{count} tests skipped because {what} were absent")
