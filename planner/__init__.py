@@ -91,8 +91,8 @@ __all__ = ["__version__", "zoo", *sorted(_HOME_OF)]
 def __getattr__(name: str) -> Any:
     if name in _HOME_OF:
         return getattr(import_module(f"planner.{_HOME_OF[name]}"), name)
-    if name == "zoo":
-        return import_module("planner.zoo")
+    if name in {"torch", "zoo"}:
+        return import_module(f"planner.{name}")
     raise AttributeError(f"module 'planner' has no attribute {name!r}")
 
 

@@ -114,6 +114,8 @@ def parse_budget(budget: BudgetText, keep_all_peak_bytes: int) -> int:
 def free_device_bytes() -> int:
     """Free bytes of the first CUDA device, as its driver reports them.
 
+    PyTorch is asked here and not in `planner.torch`: budgets are made of this module, which comes before all rooms.
+
     Raises:
         UnitError: no PyTorch or no such device.
     """

@@ -1,0 +1,15 @@
+"""PyTorch, in and out: the one room that imports torch.
+
+`track` counts what a call of PyTorch holds, to the byte.
+"""
+
+from __future__ import annotations
+
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("planner.torch needs PyTorch: pip install 'sublinear-planner[torch]'") from error
+
+from planner.torch.tracker import Memory as Memory
+from planner.torch.tracker import Storage as Storage
+from planner.torch.tracker import track as track
