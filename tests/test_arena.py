@@ -222,8 +222,8 @@ def test_plans_of_resnet_50_run_to_the_bytes_of_the_reference(resnet: Graph, str
     scale = 2**14
     expected = reference(resnet, scale=scale)
     for budget in (*(["100%"] if strategy == "auto" else []), "60%", "40%", None):  # at 100% all plans are keep-all
-        found = outcome(resnet, budget, strategy=strategy)  # type: ignore[arg-type]
-        plan = found if isinstance(found, Plan) else optimize(resnet, found.minimum, strategy=strategy)
+        found = outcome(resnet, budget, strategy=strategy, effort=0.1)  # type: ignore[arg-type]
+        plan = found if isinstance(found, Plan) else optimize(resnet, found.minimum, strategy=strategy, effort=0.1)
         for allocator in ALLOCATORS:
             allocation = allocate(resnet, plan.schedule, allocator=allocator)
             execute(resnet, plan.schedule, allocation, scale=scale, expected=expected)

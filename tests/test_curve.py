@@ -449,10 +449,10 @@ def test_more_effort_never_finds_less_at_given_budgets() -> None:
     def moody(problem: Problem) -> Proposal:
         return thinning(problem) if problem.effort == 1 else chen_sqrt(msgspec.structs.replace(problem, starts=()))
 
-    budgets = [9, 11, 13, 15, 17, 19, 21, 23]
+    budgets = [6, 7, 8, 10]
     costs = []
     for effort in (1, 2, 3, 7.5):
-        found = curve(zoo.chain(24), budgets, strategies=moody, allocator=None, effort=effort)
+        found = curve(zoo.chain(12), budgets, strategies=moody, allocator=None, effort=effort)
         costs.append([math.inf if point.cost is None else point.cost for point in found.points])
     for less, more in pairwise(costs):
         assert all(b <= a for a, b in zip(less, more, strict=True))
@@ -853,10 +853,10 @@ def test_figure_text_is_inside_the_page_and_labels_do_not_overlap() -> None:
         return chen_budget(problem)
 
     every = (*strategy_names(), _under_scored)
-    odd = curve(zoo.chain(40), 6, strategies=every, allocator=None, memory=MemoryModel(reserve=10**6), effort=0.01)
+    odd = curve(zoo.chain(20), 6, strategies=every, allocator=None, memory=MemoryModel(reserve=10**6), effort=0.01)
     three = curve(zoo.chain(12), [2, 7, 13], strategies=("auto", "chen-sqrt", "chen-budget"))
     for found in (
-        curve(zoo.resnet((1, 1, 1, 1), batch=8), 5),
+        curve(zoo.resnet((1, 1), batch=8, image=64), 5, effort=0.05),
         curve(long),
         curve(nx.DiGraph()),
         curve(zoo.chain(8), [2]),

@@ -92,8 +92,9 @@ def test_weights_in_constant_nodes_are_parameters_and_bare_numbers_are_not(share
 @pytest.mark.parametrize("name", BOUND)
 def test_each_training_step_is_planned(shared: Path, name: str) -> None:
     program = lower(from_onnx(wild(shared, name), **BOUND[name]))
-    plan = optimize(program, memory=MemoryModel("activations"))
-    assert plan.verify().peak_bytes < simulate(program, keep_all(program), memory=MemoryModel("activations")).peak_bytes
+    plan = optimize(program, "80%", memory=MemoryModel("activations"))
+    whole = simulate(program, keep_all(program), memory=MemoryModel("activations"))
+    assert plan.verify().peak_bytes <= whole.peak_bytes * 4 // 5
     assert plan.execute(scale=256)
 
 

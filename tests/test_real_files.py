@@ -19,11 +19,11 @@ def planned(graph: Graph, budget: str) -> Plan:
     """The plan at this budget, or the one at the least that works."""
     least = None
     try:
-        return optimize(graph, budget, memory=ACTIVATIONS)
+        return optimize(graph, budget, memory=ACTIVATIONS, effort=0.05)
     except InfeasibleBudget as error:
         least = error.minimum
     assert least is not None
-    plan = optimize(graph, least, memory=ACTIVATIONS)
+    plan = optimize(graph, least, memory=ACTIVATIONS, effort=0.05)
     assert 0.999 * least <= plan.report.plan.arena_bytes <= least
     return plan
 
