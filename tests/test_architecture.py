@@ -47,8 +47,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 EXTRAS = {extra: required(names) for extra, names in PROJECT["optional-dependencies"].items()}
 #: Extras name these for the command line alone.
 TOOLS = {"pytest_xdist", "ruff", "mypy"}
-#: torch.onnx writes files through the first; tests of files and of whole models ask for the others by name.
-ASKED_BY_NAME = {"onnxscript", "onnxruntime", "transformers"}
+#: torch.onnx writes files through the first, and tests run files by the second.
+ASKED_BY_NAME = {"onnxscript", "onnxruntime"}
 
 
 def place(name: str, line: int) -> str:
