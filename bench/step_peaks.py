@@ -7,8 +7,8 @@ PyTorch's side is the tracked peak of the second step, and what is there before 
 states, inputs. Fake tensors of the CPU take the storages that real ones take, but neither memory nor time. Needs the
 extra `test-torch`.
 
-Each row names what one side holds at its peak and the other does not, as ops and bytes, the largest first; storages of
-equal size are taken as the same.
+Each row names what one side holds at its peak and the other does not: how many more storages of a size, and the ops
+that made such.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from planner.lowering.step import with_step
 from planner.schedule import keep_all
 
 BATCHES = (1, 4)
-SHOWN = 3  # ops of a side
+SHOWN = 3  # sizes of a side, and ops of a size
 
 
 class Side(NamedTuple):
@@ -167,40 +167,38 @@ def _storage_bytes(tensors: Iterable[Any]) -> int:
     return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
 
-def estimated(forward: nx.DiGraph, step: TrainingStep) -> Side:
+def estimated(graph: nx.DiGraph, step: TrainingStep) -> Side:
     """What every iteration after the first holds by `planner.estimate`."""
-    peak = planner.estimate(forward, step=step).later.peak
-    graph = with_step(forward, step)
-    trace = planner.simulate(graph, keep_all(graph))
-    kinds = {tensor.name: op.op or op.name for op in graph.ops for tensor in op.outputs}
+    peak = planner.estimate(graph, step=step).later.peak
+    program = with_step(graph, step)
+    trace = planner.simulate(program, keep_all(program))
+    kinds = {tensor.name: op.op or op.name for op in program.ops for tensor in op.outputs}
     live = Counter((kinds[value], nbytes) for value, nbytes in trace.live_at_peak)
     live["workspace", trace.workspace_at_peak_bytes] += 1
     assert trace.peak_bytes == peak.peak_bytes
     return Side(trace.peak_bytes, trace.resident_bytes, f"{peak.phase} {trace.peak_op}", live)
 
 
-def beyond(one: Side, other: Side) -> list[tuple[int, str, int]]:
-    """What one side holds and the other does not, as (storages, op, bytes of all of them), the largest first."""
-    sizes: Counter[int] = Counter()
-    for (_, nbytes), count in other.live.items():
-        sizes[nbytes] += count
-    counts: Counter[str] = Counter()
-    totals: Counter[str] = Counter()
-    for (op, nbytes), count in sorted(one.live.items()):
-        more = max(0, count - sizes[nbytes])
-        sizes[nbytes] -= count - more
-        counts[op] += more
-        totals[op] += more * nbytes
-    return [(counts[op], op, nbytes) for op, nbytes in totals.most_common() if nbytes]
+def beyond(one: Side, other: Side) -> list[tuple[int, int, tuple[str, ...]]]:
+    """What one side holds beyond the other: (storages, bytes of each, ops that made such), most bytes first."""
+    ops: dict[int, set[str]] = {}
+    more: Counter[int] = Counter()
+    for side, sign in ((one, 1), (other, -1)):
+        for (op, nbytes), count in side.live.items():
+            more[nbytes] += sign * count
+            if side is one:
+                ops.setdefault(nbytes, set()).add(op)
+    found = [(count, nbytes, tuple(sorted(ops[nbytes]))) for nbytes, count in more.items() if count > 0 and nbytes]
+    return sorted(found, key=lambda each: -each[0] * each[1])
 
 
 def row(name: str, batch: int, real: Side, step: TrainingStep) -> str:
     """One line of the table."""
-    ours = estimated(zoo.build(MODELS[name].spec, batch=batch, training=False), step)
+    ours = estimated(zoo.build(MODELS[name].spec, batch=batch), step)
     share = 100 * (ours.peak_bytes / real.peak_bytes - 1)
     parts = [f"given {real.given_bytes - ours.given_bytes:+,}"]
     for whose, one, other in (("only PyTorch", real, ours), ("only ours", ours, real)):
-        more = [f"{count} {op} {nbytes:,}" for count, op, nbytes in beyond(one, other)]
+        more = [f"{count} x {nbytes:,} ({', '.join(ops[:SHOWN])})" for count, nbytes, ops in beyond(one, other)]
         more = more[:SHOWN] + ["..."] * (len(more) > SHOWN)
         parts += [f"{whose}: {', '.join(more)}"] if more else []
     cells = [name, batch, step, f"{real.peak_bytes:,}", f"{ours.peak_bytes:,}", f"{share:+.2f} %"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
-from typing import Any
 
 from bench.step_peaks import MODELS, Side, Torch, beyond, estimated, gpt2, tracked
 from planner import TrainingStep, zoo
@@ -38,25 +37,26 @@ def test_fake_tensors_take_the_storages_of_real_ones(optimizer: str, foreach: bo
     assert fake == real
 
 
-def test_storages_of_equal_size_cancel_and_the_rest_is_told_by_op() -> None:
-    one = Side(0, 0, "", Counter({("conv", 8): 3, ("relu", 8): 1, ("add", 5): 2, ("mul", 7): 1}))
+def test_storages_of_equal_size_cancel_and_the_rest_is_told_by_size_with_the_ops_that_made_such() -> None:
+    one = Side(0, 0, "", Counter({("conv", 8): 3, ("relu", 8): 2, ("add", 5): 1, ("mul", 7): 1}))
     other = Side(0, 0, "", Counter({("Conv", 8): 3, ("Add", 5): 1, ("Sum", 9): 1}))
-    assert beyond(one, other) == [(1, "relu", 8), (1, "mul", 7), (1, "add", 5)]
-    assert beyond(other, one) == [(1, "Sum", 9)]
+    assert beyond(one, other) == [(2, 8, ("conv", "relu")), (1, 7, ("mul",))]
+    assert beyond(other, one) == [(1, 9, ("Sum",))]
 
 
-ROWS: list[tuple[str, int, str, bool, TrainingStep]] = [
-    ("resnet50", 4, "sgd", False, TrainingStep("sgd")),
-    ("vit_b_16", 1, "adam", False, TrainingStep("adam", "per-tensor")),
-    ("vit_b_16", 4, "adam", True, TrainingStep("adam", "multi-tensor")),
-    ("gpt2, GELU and loss as one op each", 4, "sgd", True, TrainingStep("sgd", "fused")),
+#: The target is 2 %. Left are a sum of gradients, temporaries of Adam, the gradient of the loss: see bench/README.md.
+ROWS: list[tuple[str, int, str, bool, TrainingStep, float]] = [
+    ("resnet50", 4, "sgd", False, TrainingStep("sgd"), 0.5),
+    ("vit_b_16", 1, "adam", False, TrainingStep("adam", "per-tensor"), 2),
+    ("vit_b_16", 4, "adam", True, TrainingStep("adam", "multi-tensor"), 0.01),
+    ("gpt2, GELU and loss as one op each", 4, "sgd", True, TrainingStep("sgd", "fused"), 0.01),
 ]
 
 
-@every("name, batch, optimizer, foreach, step", ROWS, ids=lambda row: f"{row[0]} {row[1]} {row[4]}")
+@every("name, batch, optimizer, foreach, step, percent", ROWS, ids=lambda row: f"{row[0]} {row[1]} {row[4]}")
 def test_an_estimate_is_within_two_percent_of_the_step(
-    name: str, batch: int, optimizer: str, foreach: bool, step: Any
+    name: str, batch: int, optimizer: str, foreach: bool, step: TrainingStep, percent: float
 ) -> None:
     real = tracked(partial(MODELS[name].torch, batch), optimizer=optimizer, foreach=foreach)
-    ours = estimated(zoo.build(MODELS[name].spec, batch=batch, training=False), step)
-    assert abs(ours.peak_bytes - real.peak_bytes) <= 0.02 * real.peak_bytes
+    ours = estimated(zoo.build(MODELS[name].spec, batch=batch), step)
+    assert 100 * abs(ours.peak_bytes - real.peak_bytes) <= percent * real.peak_bytes
