@@ -283,7 +283,10 @@ def asked_bytes(text: str, keep_all_peak_bytes: int) -> int | None:
 def _has_options(allocator: Allocator, name: str) -> bool:
     """True if a partial of this allocator is called the same: what a plan says of it is then not all there is."""
     function = getattr(allocator, "func", allocator)
-    options = set(getattr(function, "__kwdefaults__", None) or ()) - {"stop"}  # which only ends the search
+    options = set(getattr(function, "__kwdefaults__", None) or ()) - {
+        "stop",
+        "capacity_bytes",
+    }  # which only end the search
     return getattr(function, "__name__", None) == name and bool(options)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from planner.analysis.evaluator import evaluator_of
 from planner.graph import Graph
 from planner.memory import Allocation, Buffer, MemoryModel
-from planner.packing.arena import Packing, PlacementOrder, pack, pack_once
+from planner.packing.arena import Packing, PlacementOrder, pack, pack_once, pack_within
 from planner.packing.intervals import Intervals
 from planner.problem import Stop
 from planner.schedule import Schedule
@@ -33,13 +33,22 @@ def best_fit(graph: Graph, schedule: Schedule, *, memory: MemoryModel, order: Pl
     return _Buffers(graph, schedule, memory).allocation(pack_once, "best-fit", order=order, best=True)
 
 
-def auto(graph: Graph, schedule: Schedule, *, memory: MemoryModel, stop: Stop | None = None) -> Allocation:
-    """Search as `exact` does with a quarter of its effort, and with all of it if over a thousandth is wasted."""
-    buffers = _Buffers(graph, schedule, memory)
-    found = buffers.allocation(pack, "auto", effort=1.0, stop=stop)
-    if found.arena_bytes - found.bound_bytes <= found.bound_bytes // 1000:
-        return found
-    return buffers.allocation(pack, "auto", effort=4.0, stop=stop)
+def auto(
+    graph: Graph,
+    schedule: Schedule,
+    *,
+    memory: MemoryModel,
+    capacity_bytes: int | None = None,
+    stop: Stop | None = None,
+) -> Allocation:
+    """Placement rules, and the search of `exact` with as much effort as may decide something.
+
+    Args:
+        capacity_bytes: what the arena may take, residents included: the first packing within it is returned, and none
+            is searched for where live bytes alone take more. None: a small arena is wanted, and at most a thousandth
+            is left to waste, a hundredth where buffers are many.
+    """
+    return _Buffers(graph, schedule, memory).allocation(pack_within, "auto", capacity_bytes=capacity_bytes, stop=stop)
 
 
 def exact(
@@ -58,11 +67,11 @@ def exact(
 def proves(graph: Graph, schedule: Schedule, memory: MemoryModel, bound_bytes: int) -> bool:
     """True if it is proven again that no arena of this schedule is below the bound: by live bytes, else by `exact`."""
     buffers = _Buffers(graph, schedule, memory)
-    for options in ({"effort": 0}, {"effort": 4.0}):
-        found = buffers.allocation(pack, "exact", **options).bound_bytes
-        if found >= bound_bytes:
-            return found == bound_bytes
-    return False
+    found = buffers.allocation(pack, "exact", effort=0).bound_bytes
+    if found < bound_bytes:
+        # Half the effort goes to the target one byte below the bound, more than any allocator spent on it.
+        found = buffers.allocation(pack, "exact", effort=8.0, capacity_bytes=bound_bytes - 1).bound_bytes
+    return found >= bound_bytes
 
 
 class _Buffers:
@@ -73,9 +82,17 @@ class _Buffers:
         self.alignment = memory.alignment
         self.liveness = self.evaluator.liveness(schedule)
 
-    def allocation(self, packer: Callable[..., Packing], name: str, **options: Any) -> Allocation:
-        """The allocation at a packer's offsets."""
+    def allocation(
+        self, packer: Callable[..., Packing], name: str, *, capacity_bytes: int | None = None, **options: Any
+    ) -> Allocation:
+        """The allocation at a packer's offsets.
+
+        Args:
+            capacity_bytes: of the arena, residents included.
+        """
         live = self.liveness
+        if capacity_bytes is not None:
+            options["capacity"] = capacity_bytes - live.resident_bytes
         aligned, free = np.full_like(live.nbytes, self.alignment), np.full_like(live.nbytes, -1)
         found = packer(Intervals(live.nbytes, live.start, live.end, aligned, free), **options)
         values, ops = self.evaluator.encoded.value_names, self.evaluator.encoded.op_names

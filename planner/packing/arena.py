@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -11,12 +12,13 @@ from planner.analysis.arrays import Ints
 from planner.kernels.packing_search import EXHAUSTED, PACKED, PAUSED
 from planner.kernels.placement import place
 from planner.packing.intervals import Intervals, sections_of
-from planner.packing.restarts import round_robin
+from planner.packing.restarts import Descent, round_robin
 from planner.problem import MOST_EFFORT, Stop
 
 WORK: Final = 1_000_000_000  # rows of buffers and sections looked at for effort 1; about two seconds
 SLICE: Final = 25_000_000  # work of one call of the kernel: about 50 ms, so that an interrupt is heard
 SMALL: Final = 600  # so few buffers are searched as a whole
+MANY: Final = 2000  # of so many buffers the search gains little, and takes long
 MOST_CORE: Final = 4000  # a core of more buffers is left to the portfolio
 
 
@@ -81,6 +83,24 @@ def pack(
     return search.packing()
 
 
+def pack_within(intervals: Intervals, *, capacity: int | None = None, stop: Stop | None = None) -> Packing:
+    """As `pack`, with effort that ends where it cannot decide anything: see `allocators.auto`."""
+    search = _Search(intervals, capacity, 0, stop or Stop(), None)
+    search.portfolio()
+    if capacity is not None and search.bound > capacity // search.sections.unit:
+        return search.packing()
+    many = capacity is None and len(search.offset) > MANY
+    enough = search.bound // (100 if many else 1000)
+    for effort in (1.0, 3.0) if capacity is None else (0.2, 0.8, 3.0):
+        if capacity is None and search.top - search.bound <= enough:
+            break
+        near = max((search.top - search.goal) // 2, search.goal // 500)
+        search.improve(int(WORK * effort))
+        if search.top <= search.goal or (capacity is not None and search.top - search.goal > near):
+            break  # more would not come there
+    return search.packing()
+
+
 def pack_once(intervals: Intervals, *, order: PlacementOrder, best: bool) -> Packing:
     """Place each buffer once, at the lowest offset where it fits, or (`best`) where it leaves the smallest gap.
 
@@ -90,6 +110,24 @@ def pack_once(intervals: Intervals, *, order: PlacementOrder, best: bool) -> Pac
     offset = search.sections.fixed.copy()
     search.keep(order, offset, search.place(search.order(order), offset, best=best))
     return search.packing()
+
+
+@dataclass
+class _Paused:
+    """Searches of one core for one target.
+
+    Args:
+        unit: bytes of the core's unit, in units of the whole.
+        turns: the rankings' searches in turn.
+        one, limit: whose turn it is, until which work.
+        outcome: PACKED or EXHAUSTED once its search has ended.
+    """
+
+    unit: int
+    turns: Iterator[tuple[Descent, int]]
+    one: Descent
+    limit: int
+    outcome: int = PAUSED
 
 
 class _Search:
@@ -105,6 +143,7 @@ class _Search:
         self.offset: Ints = np.zeros(0, dtype=np.int64)
         self.top, self.rule, self.nodes, self.cut_short = -1, "none", 0, False
         self.width, self.fixed = intervals.end - intervals.start, intervals.fixed
+        self._paused: dict[tuple[int, bytes], _Paused] = {}
 
     def packing(self) -> Packing:
         unit = self.sections.unit
@@ -223,22 +262,34 @@ class _Search:
         return np.flatnonzero(alive | ((sections.fixed >= 0) & (sections.last > sections.first)))
 
     def _solve(self, rows: Ints, target: int, work: int) -> tuple[int, int, Ints]:
-        """Rankings in turn, each round with twice the work: (work spent, PACKED, EXHAUSTED or PAUSED, offsets)."""
+        """Rankings in turn, each round with twice the work: (work spent, PACKED, EXHAUSTED or PAUSED, offsets).
+
+        A search of the same rows for the same target goes on where it was left.
+        """
         every = self.sections
-        columns = (every.size, every.first, every.last, every.alignment, every.fixed)
-        core = sections_of(Intervals(*(column[rows] for column in columns)))
+        key = (target, rows.tobytes())
+        if key not in self._paused:
+            columns = (every.size, every.first, every.last, every.alignment, every.fixed)
+            core = sections_of(Intervals(*(column[rows] for column in columns)))
+            turns = round_robin(core, self.width[rows], target // core.unit, self.seed)
+            self._paused[key] = _Paused(core.unit, turns, *next(turns))
+        paused = self._paused[key]
         spent = 0
-        for one, limit in round_robin(core, self.width[rows], target // core.unit, self.seed):
-            while one.work < limit:
+        while paused.outcome == PAUSED:
+            one = paused.one
+            while one.work < paused.limit:
                 before, nodes = one.work, one.nodes
-                outcome = one.run(min(limit, before + SLICE))
+                outcome = one.run(min(paused.limit, before + SLICE))
                 spent += one.work - before
                 self.nodes += one.nodes - nodes
                 if outcome in (PACKED, EXHAUSTED):
-                    return spent, outcome, one.placed * core.unit
+                    paused.outcome = outcome
+                    break
                 if spent >= work or self._late():
                     return spent, PAUSED, one.placed
-        raise AssertionError("round_robin never ends")
+            if paused.outcome == PAUSED:
+                paused.one, paused.limit = next(paused.turns)
+        return spent, paused.outcome, paused.one.placed * paused.unit
 
     def _late(self) -> bool:
         self.cut_short = self.cut_short or self.stop.now
