@@ -65,6 +65,8 @@ def optimize(
     effort: float = 1.0,
     time_limit: float | None = None,
     seed: int = 0,
+    starts: Sequence[Plan] = (),
+    least: bool = True,
     progress: Callable[[Status], None] | None = None,
 ) -> Plan:
     """The cheapest plan found that fits the budget; without a budget, the one of least peak.
@@ -93,6 +95,9 @@ def optimize(
             `planner.policy`.
         effort: search work relative to the default; counted in moves, so the result is the same on any machine.
         time_limit: seconds; the best plan so far is returned, and says that it was cut short.
+        starts: plans of the same graph that the search begins from, as `InfeasibleBudget.plan`; the result is no worse
+            than those that fit.
+        least: where nothing fits, look for the least that works; False: the error comes at once.
         progress: called at each plan judged, with a `Status`; it has no say in the result, and what it raises ends
             the search.
     Raises:
@@ -128,7 +133,18 @@ def optimize(
     told, stop = None if progress is None else Progress(progress), _stop(time_limit)
     program = _program(graph, step)
     with stop.listening(), _interruptible(stop):
-        session = Session(program, request, search=search, allocate=allocate, stop=stop, progress=told, advise=_advise)
+        given = _schedules(starts, program)
+        session = Session(
+            program,
+            request,
+            search=search,
+            allocate=allocate,
+            stop=stop,
+            progress=told,
+            advise=_advise,
+            starts=given,
+            least=least,
+        )
         if budget is not None:
             session = session.asking(budget=Budget.read(budget, keep_all_peak_bytes=session.keep_all.trace.peak_bytes))
         return session.plan(session.solve())
@@ -196,6 +212,16 @@ def curve(
         session = Session(program, msgspec.structs.replace(request, strategy=""), allocate=allocate, stop=stop)
         sweep = Sweep(session, searches, allocator=allocator, jobs=processes, progress=progress)
         return sweep.curve(wanted)
+
+
+def _schedules(starts: Sequence[Plan], program: Graph) -> tuple[Schedule, ...]:
+    """The schedules of plans of this program."""
+    for plan in starts:
+        if not isinstance(plan, Plan):
+            raise PlannerError(f"starts has {shown(plan, 80)}, which is no Plan")
+        if plan.graph.fingerprint != program.fingerprint:
+            raise PlannerError(f"starts has a plan of another graph ({plan.graph.name!r}, not {program.name!r})")
+    return tuple(plan.schedule for plan in starts)
 
 
 def _program(graph: GraphLike, step: TrainingStep | None) -> Graph:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from planner.plan import Plan
     from planner.remedies import Remedy
 
 
@@ -67,7 +68,9 @@ class InfeasibleBudget(PlannerError):
     Args:
         budget: bytes asked for.
         minimum: least arena + reserve reached with the same arguments, in bytes; `optimize(budget=minimum)` succeeds.
-            None where a strategy reached nothing.
+            None where a strategy reached nothing, or the least was not asked for.
+        minimum_proven: no plan needs less than `minimum`.
+        plan: the plan that needs `minimum`, as `optimize(budget=minimum)` may return it; None where no verb made one.
         peak_lower_bound: bytes no plan can go below, reserve included.
         proven: no planner can do better: `budget < peak_lower_bound`, or minimum cuts or the enumeration of all plans
             say so.
@@ -91,11 +94,14 @@ class InfeasibleBudget(PlannerError):
         live: tuple[str, ...] = (),
         phase: str | None = None,
         remedies: tuple[Remedy, ...] = (),
+        minimum_proven: bool = False,
+        plan: Plan | None = None,
     ) -> None:
         super().__init__(message)
         self.budget, self.minimum, self.peak_lower_bound = budget, minimum, peak_lower_bound
         self.proven, self.binding_op, self.live = proven, binding_op, live
         self.phase, self.remedies = phase, remedies
+        self.minimum_proven, self.plan = minimum_proven, plan
 
     def __reduce__(self) -> tuple[Any, ...]:  # so that it crosses process borders whole
         return _infeasible, (str(self), vars(self))

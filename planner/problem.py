@@ -65,6 +65,12 @@ class Stop:
         """Seconds to the deadline, at least a hundredth; infinite without one."""
         return math.inf if self.deadline is None else max(0.01, self.deadline - time.monotonic())
 
+    def earlier(self, part: float) -> Stop:
+        """A stop that hears Ctrl-C as this one does, and whose deadline comes after a part of the seconds left."""
+        other = Stop(None if self.deadline is None else time.monotonic() + part * self.seconds_left)
+        other._heard, other.told = self._heard, self.told
+        return other
+
     def for_packing(self) -> Stop:
         """What an allocator looks at: a Ctrl-C yet to come. Packing is short, and completes a plan already found."""
         packing = Stop()
@@ -331,6 +337,7 @@ class Status(msgspec.Struct, frozen=True):
         overhead_lower_bound: what no plan's overhead is below.
         plans_judged: so far.
         elapsed_seconds: since `optimize` was called.
+        infeasible: why no plan can fit, once that is proven; the search goes on for the least that works.
     """
 
     strategy: str
@@ -339,6 +346,7 @@ class Status(msgspec.Struct, frozen=True):
     overhead_lower_bound: float
     plans_judged: int
     elapsed_seconds: float
+    infeasible: Optional[str] = None
 
 
 #: The name that `Status` had in version 0.1.

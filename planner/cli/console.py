@@ -96,7 +96,7 @@ def fail(kind: str, message: str, code: int, *, as_json: bool, error: errors.Pla
     """Print the error and exit; with `as_json` print it as one object on standard output too."""
     say(message, last_line=isinstance(error, errors.InfeasibleBudget))
     if as_json:
-        known = {} if error is None else vars(error)
+        known = {} if error is None else {name: value for name, value in vars(error).items() if name != "plan"}
         facts = {name: value for name, value in known.items() if not name.startswith("_")}
         head = {"error": kind, "message": shown(message)}
         with suppress(errors.OutputError, click.exceptions.Exit):  # it has been said on standard error

@@ -20,6 +20,8 @@ _OPTIMIZE = (
     option("--budget", help='"7GB" (7e9), "7GiB" (7*2**30), bytes, "40%" or "0.4" of the peak without recomputation, a'
                             ' device such as t4 or a100-40, or "auto". [least peak]'),
     option("--strategy", default="auto", show_default=True, help=f"{STRATEGY_NAMES}."),
+    option("--no-least", "least", flag_value=False, default=True,
+           help="Where nothing fits, do not look for the least that works."),
 )  # fmt: skip
 _CURVE = (
     option("--budgets", default="16", show_default=True,
@@ -57,7 +59,14 @@ def _asked(options: dict[str, Any]) -> dict[str, Any]:
 @click.argument("graph")
 @options_of(_OPTIMIZE, SEARCH, GRAPH, STEP, MEMORY, OUTPUT, JSON)
 def optimize(
-    graph: str, budget: str | None, strategy: str, output: str | None, force: bool, as_json: bool, **options: Any
+    graph: str,
+    budget: str | None,
+    strategy: str,
+    least: bool,
+    output: str | None,
+    force: bool,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Find the cheapest plan that fits a budget."""
     check_output(output, force=force)
@@ -67,7 +76,7 @@ def optimize(
     with spinner("reading the graph"):
         model = graph_of(graph, options)
     with search_progress("planning") as progress:
-        plan = find_plan(model, budget, strategy=strategy, **asked, progress=progress)
+        plan = find_plan(model, budget, strategy=strategy, **asked, least=least, progress=progress)
     if output is not None:
         plan.save(output)
     if as_json:

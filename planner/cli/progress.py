@@ -50,7 +50,13 @@ def search_progress(what: str) -> Iterator[Callable[[Status], None] | None]:
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as line:
         task = line.add_task(what, total=None)
-        yield lambda status: line.update(task, description=f"{what}, {standing_line(status)}")
+
+        def show(status: Status) -> None:
+            if status.infeasible is not None:
+                line.console.print(f"{status.infeasible}\nLooking for the least that works.", markup=False)
+            line.update(task, description=f"{what}, {standing_line(status)}")
+
+        yield show
 
 
 def standing_line(status: Status) -> str:

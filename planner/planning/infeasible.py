@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from planner.bounds.peak import PeakBound, parts_of, peak_lower_bound
 from planner.errors import InfeasibleBudget
 from planner.graph import Graph
@@ -9,24 +11,31 @@ from planner.memory import MemoryModel
 from planner.remedies import SMALLER_BATCH, Remedy, Shortfall
 from planner.units import exactly, format_bytes
 
+if TYPE_CHECKING:
+    from planner.plan import Plan
+
 
 def infeasible(
     graph: Graph,
     memory: MemoryModel,
     *,
     budget: int,
-    minimum: int,
+    minimum: int | None,
     found_by: str,
     live_fit: int | None = None,
     shortfall: Shortfall | None = None,
     impossible: bool = False,
     within: str = "",
+    minimum_proven: bool = False,
+    plan: Plan | None = None,
 ) -> InfeasibleBudget:
     """The error for a budget that no plan found fits.
 
     Args:
         budget: bytes asked for, reserve included.
-        minimum: least arena + reserve reached, in bytes.
+        minimum: least arena + reserve reached, in bytes; None: it was not looked for.
+        minimum_proven: no plan needs less.
+        plan: the one that needs the minimum.
         found_by: the strategy that reached it.
         live_fit: peak of a plan whose live bytes fit while its arena does not, or None.
         shortfall: what recomputation cannot mend, and what would.
@@ -59,7 +68,10 @@ def infeasible(
     if within:
         message += f" Within the policy, that is: {within}."
     smaller = ", or make the batch smaller" if shortfall is None or shortfall.batch_helps else ""
-    message += f"\nLeast that works: {exactly(minimum)[:-1]}, {found_by!r}). Raise the budget to that{smaller}."
+    if minimum is None:
+        message += f"\nAt least {floor} bytes."
+    else:
+        message += f"\nLeast that works: {exactly(minimum)[:-1]}, {found_by!r}). Raise the budget to that{smaller}."
     return InfeasibleBudget(
         message,
         budget=budget,
@@ -70,6 +82,8 @@ def infeasible(
         live=bound.live,
         phase=None if shortfall is None else shortfall.phase,
         remedies=() if shortfall is None else shortfall.remedies,
+        minimum_proven=minimum_proven,
+        plan=plan,
     )
 
 

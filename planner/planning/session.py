@@ -7,11 +7,13 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from planner.analysis.evaluator import evaluator_of
 from planner.bounds import LowerBounds, lower_bounds
+from planner.bounds.peak import peak_lower_bound
 from planner.errors import InfeasibleBudget, PlannerError, ScheduleError, TimeLimit, VerificationError
 from planner.graph import Graph
 from planner.memory import Allocation
@@ -40,6 +42,12 @@ from planner.simulator import Trace
 from planner.simulator import simulate as judge
 from planner.text import shown
 from planner.units import format_bytes
+
+#: Overhead from which the plan of least arena may be cheaper than the one found; of so few ops it is always asked.
+DEAR: Final = 0.25
+SMALL_OPS: Final = 100
+#: Where an arena misses the budget, the next search asks for less by these parts of what is missing.
+_SHARES: Final = (0.25, 1.0, 1.0, 1.0)
 
 
 class Candidate:
@@ -94,6 +102,12 @@ class Progress:
         self._best: tuple[float, float] | None = None
         self._asked_budget = False
 
+    def refuse(self, strategy: str, reason: str) -> None:
+        """Tell that no plan can fit, and why."""
+        elapsed_seconds = time.monotonic() - self.started
+        bound = self._overhead(self.cost_lower_bound) or 0.0
+        self._call(Status(strategy, None, None, bound, self.plans_judged, elapsed_seconds, reason))
+
     def ask(self, *, budget: int | None) -> None:
         """A new question: nothing found before answers it."""
         self._best, self._asked_budget = None, budget is not None
@@ -110,8 +124,11 @@ class Progress:
         bound = self._overhead(self.cost_lower_bound) or 0.0
         elapsed_seconds = time.monotonic() - self.started
         peak = None if best_peak is None else int(best_peak)
+        self._call(Status(strategy, peak, self._overhead(best_cost), bound, self.plans_judged, elapsed_seconds))
+
+    def _call(self, status: Status) -> None:
         try:
-            self.progress(Status(strategy, peak, self._overhead(best_cost), bound, self.plans_judged, elapsed_seconds))
+            self.progress(status)
         except Exception as failure:
             self.failure = failure
             raise
@@ -131,6 +148,8 @@ class Session:
         stop: when to end.
         progress: told of each plan judged.
         advise: asked where no plan fits, for what else would help.
+        starts: plans of the graph that every search begins from.
+        least: look for the least that works where nothing fits.
     """
 
     def __init__(
@@ -143,14 +162,17 @@ class Session:
         stop: Stop | None = None,
         progress: Progress | None = None,
         advise: Advise | None = None,
+        starts: tuple[Schedule, ...] = (),
+        least: bool = True,
     ) -> None:
+        self.starts, self.least = starts, least
         self.graph, self.request, self.memory = graph, request, request.memory
         self.stop, self.progress, self.advise = stop or Stop(), progress, advise
         self.search = find_strategy(request.strategy)[1] if search is None and request.strategy else search
         self.allocate = find_allocator(request.allocator)[1] if allocate is None and request.allocator else allocate
-        self._stoppable = "stop" in _parameters(self.allocate)
+        self._packing_options = frozenset(_parameters(self.allocate))
         self.policy: Policy | None = policy_of(graph, self.memory, request.save, request.recompute)
-        self._judged: dict[Schedule, Candidate] = {}
+        self._judged: dict[Schedule, tuple[Candidate, int | None]] = {}
         self.keep_all = self.judged(Proposal(keep_all(graph)))
         #: The cheapest plan: the baseline, and what the policy makes run again.
         self.base = self.keep_all if self.policy is None else self.judged(Proposal(self.policy.base))
@@ -164,7 +186,15 @@ class Session:
         program = self.graph if self.policy is None else self.policy.search_graph
         asked = self.request
         return Problem(
-            program, asked.live_budget, self.memory, asked.order, asked.seed, asked.effort, self.stop, self.progress
+            program,
+            asked.live_budget,
+            self.memory,
+            asked.order,
+            asked.seed,
+            asked.effort,
+            self.stop,
+            self.progress,
+            self.starts,
         )
 
     def asking(self, *, strategy: str = "", search: Strategy | None = None, budget: Budget | None = None) -> Session:
@@ -188,6 +218,8 @@ class Session:
         allowed = self.request.live_budget
         if allowed is not None and self.base.arena_bytes <= allowed:
             return self.base
+        if allowed is not None and allowed < peak_lower_bound(self.graph, self.memory).nbytes:
+            raise self._refused(allowed)
         found: list[Candidate] = []
         missed: list[Missed] = []
         late = False
@@ -196,29 +228,78 @@ class Session:
                 late = True
                 break
             problem = msgspec.structs.replace(self.problem, effort=effort)
+            reached = [self.base, *self._given(allowed)]
+            # Where time is limited, some of it is left for the plan of least arena.
+            early = (
+                problem if problem.deadline is None else msgspec.structs.replace(problem, stop=self.stop.earlier(0.7))
+            )
             try:
-                reached = [self.base]
-                for candidate in self.attempts(problem, allowed):
+                for candidate in self.attempts(early, allowed):
                     reached.append(candidate)
                     self._tell(candidate, allowed)
-                if allowed is None or reached[-1].arena_bytes > allowed:
-                    reached.append(self._least(problem, allowed))
             except TimeLimit:
-                if not found:
-                    raise
                 late = True
-                break
-            if allowed is not None and reached[-1].arena_bytes > allowed:
-                missed.append(Missed(reached[-1], min(each.trace.peak_bytes for each in reached), effort))
+            if not self.stop.now and self._wants_least(reached, allowed):
+                try:
+                    reached.append(self._least(problem, allowed))
+                except TimeLimit:
+                    late = True
+            best = min(reached, key=lambda each: self._rank(each, allowed))
+            if allowed is not None and best.arena_bytes > allowed:
+                if late:
+                    break
+                missed.append(Missed(best, min(each.trace.peak_bytes for each in reached), effort))
                 continue
-            found.append(reached[-1])
-            late = found[-1].proposal.cut_short
-            if late or self._is_best(found[-1]):
+            found.append(best)
+            late = late or best.proposal.cut_short
+            if late or self._is_best(best):
                 break
+        if not found and (late or not missed):
+            raise self._out_of_time()
         if not found:
             raise self._infeasible(min(missed, key=lambda each: each.least.arena_bytes))
-        best = min(found, key=lambda each: each.size if allowed is None else each.size[::-1])
+        best = min(found, key=lambda each: self._rank(each, allowed))
         return best.having(cut_short=True) if late else best
+
+    def _wants_least(self, reached: list[Candidate], allowed: int | None) -> bool:
+        """True if the plan of least arena is asked for, alone fits, or may be the cheaper one where memory is tight."""
+        fit = [each for each in reached if allowed is not None and each.arena_bytes <= allowed]
+        if not fit:
+            return True
+        best = min(fit, key=lambda each: each.trace.cost)
+        once, cost = self.keep_all.trace.cost, best.trace.cost
+        dear = len(self.graph.ops) <= SMALL_OPS or cost > (1 + DEAR) * once
+        return dear and not best.proposal.cut_short and not self._is_best(best)
+
+    def _given(self, allowed: int | None) -> list[Candidate]:
+        """The plans to begin from that fit, as they are."""
+        fit = [self.judged(Proposal(start), capacity_bytes=allowed) for start in self.starts]
+        return [each for each in fit if allowed is None or each.arena_bytes <= allowed]
+
+    def _rank(self, candidate: Candidate, allowed: int | None) -> tuple[float, ...]:
+        """What is best: what fits first, then the cheapest; without a budget the least arena."""
+        if allowed is None:
+            return candidate.size
+        return (
+            candidate.arena_bytes > allowed,
+            *(candidate.size[::-1] if candidate.arena_bytes <= allowed else candidate.size),
+        )
+
+    def _refused(self, allowed: int) -> InfeasibleBudget:
+        """The error for a budget below what is proven, told before the least that works is looked for."""
+        at_once = self._infeasible(Missed(self.base, self.base.trace.peak_bytes, 0.0), known=False)
+        if not self.least:
+            return at_once
+        if self.progress is not None:
+            self.progress.refuse(self.request.strategy, str(at_once).partition("\n")[0])
+        problem = msgspec.structs.replace(self.problem, effort=min(1.0, self.problem.effort))
+        reached = [self.base, *self._given(None)]
+        try:
+            reached.append(self._least(problem, allowed))
+        except TimeLimit:
+            return at_once
+        best = min(reached, key=lambda each: each.size)
+        return self._infeasible(Missed(best, min(each.trace.peak_bytes for each in reached), problem.effort))
 
     def attempts(self, problem: Problem, allowed: int | None) -> Iterator[Candidate]:
         """What a strategy proposes for a budget, asked again for less while the arena misses it: only the last can fit.
@@ -227,7 +308,7 @@ class Session:
             TimeLimit: time ran out, or Ctrl-C came, before an arena fits.
         """
         target = allowed or 0
-        for _ in range(8):
+        for share in (*_SHARES, 1.0):
             if target < 1 or allowed is None:
                 return
             try:
@@ -236,7 +317,7 @@ class Session:
                 return
             if target < allowed:  # bounds proven of less memory do not hold for the budget
                 proposal = proposal.unclaimed()
-            candidate = self.judged(proposal)
+            candidate = self.judged(proposal, capacity_bytes=allowed)
             yield candidate
             if candidate.arena_bytes <= allowed:
                 return
@@ -244,31 +325,50 @@ class Session:
                 raise self._out_of_time()
             if proposal.cut_short:
                 return
-            target = min(target - (candidate.arena_bytes - allowed), candidate.trace.peak_bytes - 1)
+            problem = msgspec.structs.replace(problem, starts=(*problem.starts, proposal.schedule))
+            missing = math.ceil(share * (candidate.arena_bytes - allowed))
+            target = min(target - missing, candidate.trace.peak_bytes - 1)
 
     def _least(self, problem: Problem, allowed: int | None) -> Candidate:
         """Smallest arena found.
 
-        Starts from the plan of least peak; if packing wastes over 0.1 %, searches for plans that pack tighter.
+        Starts from the plan of least peak. Where packing is all that keeps it from fitting, or wastes over a hundredth
+        (a twentieth, where a budget is asked for), plans are searched for that pack tighter.
         """
         problem = msgspec.structs.replace(problem, budget=None)
         least = self.base
         try:
-            least = min(least, self.judged(self.propose(problem)), key=lambda each: each.size)
+            proposal = self.propose(problem)
+            # A budget that nothing fits asks for the least only nearly: packing within a hundredth is enough.
+            near = None if allowed is None else max(allowed, self._peak_bytes(proposal) * 101 // 100)
+            least = min(least, self.judged(proposal, capacity_bytes=near), key=lambda each: each.size)
         except InfeasibleBudget:  # the strategy does not apply
             if allowed is None:
                 raise
-        for _ in range(2 if least.arena_bytes - least.trace.peak_bytes > least.trace.peak_bytes // 1000 else 0):
-            if self.stop.now or least.proposal.cut_short:
+        for target in self._tighter(least, allowed):
+            if self.stop.now or least.proposal.cut_short or (allowed is not None and least.arena_bytes <= allowed):
                 break
-            tried = _until_late(self.attempts(problem, least.arena_bytes - 1))
-            smaller = min(tried, key=lambda each: each.size, default=least)
-            if smaller.size >= least.size:
-                break
-            least = smaller.having(cost_lower_bound=None, optimal=None)  # nobody asked for this budget
+            asked = msgspec.structs.replace(problem, starts=(*problem.starts, least.proposal.schedule))
+            smaller = min(_until_late(self.attempts(asked, target)), key=lambda each: each.size, default=least)
+            if smaller.size < least.size:
+                least = smaller.having(cost_lower_bound=None, optimal=None)  # nobody asked for this budget
         self._tell(least, allowed)
         # The strategy's claims are about the least peak, which a budget does not ask for.
         return least if allowed is None else Candidate(least.proposal.unclaimed(), least.allocation, least.trace)
+
+    def _tighter(self, least: Candidate, allowed: int | None) -> Iterator[int]:
+        """Bytes to ask for instead of the least arena found: the budget if live bytes fit it, then a byte less."""
+        peak, arena = least.trace.peak_bytes, least.arena_bytes
+        if allowed is not None and peak <= allowed < arena:
+            yield allowed
+        if arena - peak > peak // (100 if allowed is None else 20):
+            yield arena - 1
+
+    def _peak_bytes(self, proposal: Proposal) -> int:
+        """Peak of a proposal, before it is packed and judged."""
+        evaluator = evaluator_of(self.graph, self.memory)
+        outcome = evaluator.evaluate(evaluator.sequence(proposal.schedule))
+        return 0 if outcome is None else outcome[0]
 
     def _is_best(self, candidate: Candidate) -> bool:
         """True if no plan can be better: by the strategy's word, by one run of everything, or by the report's bound."""
@@ -306,14 +406,19 @@ class Session:
             raise ScheduleError(f"first runs {pair[1]!r} before {pair[0]!r}, but the order is pinned", op=pair[1])
         return proposal
 
-    def judged(self, proposal: Proposal) -> Candidate:
-        """Pack a proposal and replay it; the last few are remembered, since neighbouring budgets often agree."""
+    def judged(self, proposal: Proposal, *, capacity_bytes: int | None = None) -> Candidate:
+        """Pack a proposal and replay it; the last few are remembered, since neighbouring budgets often agree.
+
+        Args:
+            capacity_bytes: what the arena may take; packing ends once it is within. None: it should be small.
+        """
         schedule = proposal.schedule
-        known = self._judged.pop(schedule, None)
-        if known is None:
-            allocation = self._packed(schedule)
-            known = Candidate(proposal, allocation, self._simulated(schedule, allocation))
-        self._judged[schedule] = known
+        known, packed_for = self._judged.pop(schedule, (None, None))
+        within = known is not None and capacity_bytes is not None and known.arena_bytes <= capacity_bytes
+        if known is None or not (within or packed_for == capacity_bytes):
+            allocation = self._packed(schedule, capacity_bytes)
+            known, packed_for = Candidate(proposal, allocation, self._simulated(schedule, allocation)), capacity_bytes
+        self._judged[schedule] = known, packed_for
         if len(self._judged) > 8:
             del self._judged[next(iter(self._judged))]
         return Candidate(proposal, known.allocation, known.trace)
@@ -321,11 +426,12 @@ class Session:
     def _simulated(self, schedule: Schedule, allocation: Allocation | None) -> Trace:
         return judge(self.graph, schedule, memory=self.memory, allocation=allocation)
 
-    def _packed(self, schedule: Schedule) -> Allocation | None:
+    def _packed(self, schedule: Schedule, capacity_bytes: int | None) -> Allocation | None:
         """Offsets from the allocator, held to their type."""
         if self.allocate is None:
             return None
-        options = {"stop": self.stop.for_packing()} if self._stoppable else {}
+        known = {"stop": self.stop.for_packing(), "capacity_bytes": capacity_bytes}
+        options = {name: value for name, value in known.items() if name in self._packing_options}
         name = self.request.allocator
         try:
             allocation = self.allocate(self.graph, schedule, memory=self.memory, **options)
@@ -381,19 +487,29 @@ class Session:
             self.graph, self.memory, asked.live_budget, plan_cost=plan_cost, effort=asked.effort, stop=self.stop
         )
 
-    def _infeasible(self, missed: Missed) -> InfeasibleBudget:
-        """The error where nothing fits, in words for people."""
+    def _infeasible(self, missed: Missed, *, known: bool = True) -> InfeasibleBudget:
+        """The error where nothing fits, in words for people.
+
+        Args:
+            known: the least that works was looked for.
+        """
         request, least = self.request, missed.least
         allowed, budget = request.live_budget, request.budget_bytes
         assert allowed is not None
         assert budget is not None
-        impossible = missed.reached_bytes > allowed and self._nothing_fits(allowed, missed.effort)
+        known = known and self.least
+        bound = lower_bounds(self.graph, self.memory, None, plan_cost=0.0, stop=self.stop).peak_bytes
+        impossible = allowed < bound or (missed.reached_bytes > allowed and self._nothing_fits(allowed, missed.effort))
         kept = () if self.policy is None else self.policy.rulings
+        minimum = self.memory.needed_bytes(least.arena_bytes) if known else None
+        at_minimum = None if minimum is None else self.asking(budget=Budget(str(minimum), minimum))
         return infeasible(
             self.graph,
             self.memory,
             budget=budget,
-            minimum=self.memory.needed_bytes(least.arena_bytes),
+            minimum=minimum,
+            minimum_proven=known and least.arena_bytes <= bound,
+            plan=None if at_minimum is None or self.advise is None else at_minimum.plan(least),
             found_by=request.strategy,
             live_fit=missed.reached_bytes if missed.reached_bytes <= allowed else None,
             shortfall=None if self.advise is None else self.advise(self, missed),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from functools import partial
 from typing import Final
@@ -20,6 +21,7 @@ from planner.search.chen import chen_budget, chen_sqrt
 from planner.search.cuts import cuts
 from planner.search.incumbent import Incumbent
 from planner.search.recursive import recursive
+from planner.search.repair import Repair
 
 #: Graphs of more ops are annealed only where nothing else finds a plan.
 ANNEALED_OPS: Final = 2500
@@ -27,6 +29,11 @@ ANNEALED_OPS: Final = 2500
 CLOSED: Final = 5e-4
 #: Nearer than this, annealing gets less of the effort, as there is less to win.
 WIDE: Final = 5e-3
+
+#: A start whose peak is at most so many times the budget is repaired, and nothing is searched from the beginning.
+NEAR: Final = 1.05
+TIGHTENED: Final = 250  # moves that make a repaired start cheaper, at effort 1
+TIGHTENED_ROWS: Final = 250_000  # most ops looked at for them
 
 _SEGMENTS: Final[tuple[Strategy, ...]] = (chen_sqrt, chen_budget, recursive)
 
@@ -54,7 +61,9 @@ def auto(problem: Problem) -> Proposal:
     part = evaluator.forward_part()
     chained = part is not None and 2 * len(part.position) >= int(part.origin.sum())
     strategies: tuple[Strategy, ...] = (cuts, chain) if chained else (cuts,)
-    if problem.starts:
+    if _is_near(problem):
+        strategies = (_tightened, _neighbour)
+    elif problem.starts:
         strategies = (*strategies, _neighbour)
     try:
         found = _best(problem, (strategies,))
@@ -87,6 +96,34 @@ def _large(problem: Problem, ops: int) -> Proposal:
     evaluator = evaluator_of(problem.graph, problem.memory)
     turns = bool((evaluator.encoded.arrays.phase == BACKWARD).any())
     return _best(less, ((cuts,), _SEGMENTS, (annealed,)) if turns else ((*_SEGMENTS, annealed),))
+
+
+def _is_near(problem: Problem) -> bool:
+    """True if a plan is at hand that was made for a budget a little above."""
+    evaluator = evaluator_of(problem.graph, problem.memory)
+    judged = (evaluator.evaluate(evaluator.sequence(start)) for start in problem.starts)
+    peaks = [each[0] for each in judged if each is not None]
+    return problem.budget is not None and any(problem.budget <= peak <= NEAR * problem.budget for peak in peaks)
+
+
+def _tightened(problem: Problem) -> Proposal:
+    """The cheapest of `Problem.starts` that can be repaired to fit, made cheaper."""
+    incumbent = Incumbent(problem, "auto")
+    budget, evaluator = problem.budget, incumbent.evaluator
+    assert budget is not None
+    repair = Repair(incumbent)
+    cost = evaluator.encoded.arrays.cost
+    for start in sorted(
+        (evaluator.sequence(each) for each in problem.starts), key=lambda rows: float(cost[rows].sum())
+    ):
+        repair.repair(start, budget, math.inf if incumbent.best is None else incumbent.best.cost)
+    moves = round(min(TIGHTENED, TIGHTENED_ROWS / len(evaluator.keep_all)) * problem.effort)
+    for turn in range(2):
+        repair.prune(moves)
+        if repair.best is not None:
+            repair.ruin_and_recreate(repair.best, moves, problem.seed + turn, 0.0)
+    repair.prune(moves)
+    return incumbent.proposal()
 
 
 def _neighbour(problem: Problem) -> Proposal:

@@ -1,0 +1,105 @@
+"""Budgets that nothing fits, and the plans that are handed from call to call."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import networkx as nx
+import pytest
+from exhaustive import cheapest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from strategies import digraphs
+
+import planner
+from planner import InfeasibleBudget, PlannerError, zoo
+from planner.problem import Status
+
+
+def tight(graph: Any, budget: int, **options: Any) -> InfeasibleBudget:
+    with pytest.raises(InfeasibleBudget) as caught:
+        planner.optimize(graph, budget, **options)
+    return caught.value
+
+
+def test_a_budget_below_the_proven_bound_is_refused_before_anything_is_searched() -> None:
+    graph = zoo.chain(40)
+    searched: list[str] = []
+
+    def never(problem: planner.Problem) -> planner.Proposal:
+        searched.append(problem.graph.name)
+        raise AssertionError
+
+    error = tight(graph, 1, strategy=never, least=False)
+    assert (searched, error.minimum, error.plan, error.proven) == ([], None, None, True)
+    assert str(error).endswith(f"\nAt least {error.peak_lower_bound} bytes.")
+
+
+def test_progress_is_told_why_nothing_fits_before_the_least_is_looked_for() -> None:
+    told: list[Status] = []
+    error = tight(zoo.chain(40), 1, progress=told.append)
+    assert told[0].infeasible == str(error).partition("\n")[0]
+    assert told[0].plans_judged == 0
+    assert told[-1].plans_judged > 0
+
+
+def test_the_error_brings_the_plan_that_needs_the_minimum() -> None:
+    graph = zoo.mlp([16] * 6, batch=8)
+    error = tight(graph, 4000)
+    assert error.plan is not None
+    assert error.plan.budget == error.minimum == error.plan.report.needed_bytes
+    error.plan.verify()
+    again = planner.optimize(graph, error.minimum, starts=[error.plan])
+    assert again.report.plan.cost <= error.plan.report.plan.cost
+
+
+def test_a_minimum_is_called_proven_only_where_the_bound_reaches_it() -> None:
+    graph = nx.DiGraph()
+    graph.add_node("a", nbytes=4)
+    graph.add_node("b", nbytes=2)
+    graph.add_edge("a", "b")
+    assert tight(graph, 5).minimum_proven  # b alone needs both
+    chain = tight(zoo.chain(40, reads=("in", "out")), 3)
+    assert chain.minimum is not None
+    assert chain.minimum_proven == (chain.minimum == chain.peak_lower_bound)
+
+
+def test_a_start_is_a_plan_of_the_same_graph() -> None:
+    graph = zoo.chain(12)
+    plan = planner.optimize(graph, "50%")
+    with pytest.raises(PlannerError, match="another graph"):
+        planner.optimize(zoo.chain(13), "50%", starts=[plan])
+    with pytest.raises(PlannerError, match="no Plan"):
+        planner.optimize(graph, "50%", starts=[plan.schedule])  # type: ignore[list-item]
+
+
+def test_a_plan_is_no_dearer_than_a_start_that_fits() -> None:
+    graph = zoo.resnet((1, 1), batch=4, image=64, classes=10)
+    good = planner.optimize(graph, "75%")
+    weak = planner.optimize(graph, good.budget, strategy="chen-sqrt", starts=[good])
+    assert weak.report.plan.cost <= good.report.plan.cost
+
+
+@given(graph=digraphs(), part=st.floats(0.1, 0.9))
+def test_what_an_error_says_works_works_at_no_higher_cost(graph: nx.DiGraph, part: float) -> None:
+    program = planner.lower(graph)
+    assume(any(not op.resident for op in program.ops))
+    whole = planner.simulate(program, planner.optimize(program, allocator=None, effort=0.1).schedule).peak_bytes
+    error = refusal(program, max(1, int(part * whole)))
+    assume(error is not None and error.minimum is not None and error.plan is not None)
+    for budget in (error.minimum, error.minimum + 1 + whole // 16):
+        plan = planner.optimize(program, budget)
+        assert plan.report.plan.cost <= error.plan.report.plan.cost
+    if error.minimum_proven:
+        with suppress(OverflowError):
+            assert cheapest(program, error.minimum - 1, memory=planner.MemoryModel(), most_states=500) is None
+
+
+def refusal(graph: planner.Graph, budget: int) -> Any:
+    """The error of a budget, or None if a plan fits."""
+    try:
+        planner.optimize(graph, budget)
+    except InfeasibleBudget as error:
+        return error
+    return None
