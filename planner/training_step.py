@@ -35,7 +35,7 @@ class TrainingStep(msgspec.Struct, frozen=True):
         update: "per-tensor": one parameter after the other, each with a temporary of its size; "multi-tensor": all
             parameters in one op, with a temporary of the size of all; "fused": all in one op without a temporary;
             "inside-backward": each parameter right after its last gradient, which then goes. None: one op a parameter,
-            without a temporary, or as the graph has it.
+            without a temporary, or as the graph has it. SGD, with momentum or without, never needs a temporary.
         micro_batches: forward and backward passes before one update; gradient buffers live across them. The third and
             later equal the second, so two are written.
         gradients: between iterations "released" (set to None) or "zeroed" (each new gradient is added to its buffer).

@@ -267,7 +267,8 @@ class _Writer:
             states = [_renamed(like, f"{target.parameter}.{state}") for state in OPTIMIZERS[step.optimizer][0]]
         states = [_in_dtype(t, step.state_dtype) for t in states]
         masters = [_renamed(like, f"{target.parameter}.master")] if master else []
-        return _Update(target, parameter, states, masters, like.nbytes)
+        divides = bool(states) and step.optimizer != "momentum"  # else the gradient is added to the parameter at once
+        return _Update(target, parameter, states, masters, like.nbytes if divides else 0)
 
     def _single(self, part: _Update) -> Op:
         """The op that updates one parameter."""
@@ -322,7 +323,7 @@ class _Update:
     """One parameter with what its update writes beside it.
 
     Args:
-        scratch_bytes: of the parameter in the precision that its update computes in.
+        scratch_bytes: of a temporary in the precision that the update computes in.
     """
 
     def __init__(
