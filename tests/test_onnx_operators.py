@@ -35,7 +35,7 @@ Slope = Callable[..., Array]
 RNG = np.random.default_rng(1)
 STATE = np.zeros(16, np.uint8)  # of a generator, which is no input in ONNX
 #: One byte takes one second and arithmetic none: the cost of an op is the bytes it moves.
-TRAFFIC = Device("traffic", 1.0, {"float32": math.inf})
+TRAFFIC = Device("traffic", 1.0, {"float32": math.inf}, "by definition")
 
 
 def some(*shape: int) -> Array:
