@@ -43,8 +43,7 @@ from planner.simulator import simulate as judge
 from planner.text import shown
 from planner.units import format_bytes
 
-#: Overhead from which the plan of least arena may be cheaper than the one found; of so few ops it is always asked.
-DEAR: Final = 0.25
+#: Of so few ops the plan of least arena is looked for in any case: near it, it may be the cheaper one.
 SMALL_OPS: Final = 100
 #: Where an arena misses the budget, the next search asks for less by these parts of what is missing.
 _SHARES: Final = (0.25, 1.0, 1.0, 1.0)
@@ -262,14 +261,12 @@ class Session:
         return best.having(cut_short=True) if late else best
 
     def _wants_least(self, reached: list[Candidate], allowed: int | None) -> bool:
-        """True if the plan of least arena is asked for, alone fits, or may be the cheaper one where memory is tight."""
+        """True if the plan of least arena is asked for, alone fits, or may be the cheaper one."""
         fit = [each for each in reached if allowed is not None and each.arena_bytes <= allowed]
         if not fit:
             return True
         best = min(fit, key=lambda each: each.trace.cost)
-        once, cost = self.keep_all.trace.cost, best.trace.cost
-        dear = len(self.graph.ops) <= SMALL_OPS or cost > (1 + DEAR) * once
-        return dear and not best.proposal.cut_short and not self._is_best(best)
+        return len(self.graph.ops) <= SMALL_OPS and not best.proposal.cut_short and not self._is_best(best)
 
     def _given(self, allowed: int | None) -> list[Candidate]:
         """The plans to begin from that fit, as they are."""

@@ -15,12 +15,14 @@ from planner.bounds import enumeration
 from planner.bounds.certificate import certified_cost
 from planner.errors import InfeasibleBudget, TimeLimit
 from planner.problem import Problem, Proposal, Strategy
+from planner.schedule import keep_all
 from planner.search.anneal import retention
 from planner.search.chain import chain
 from planner.search.chen import chen_budget, chen_sqrt
 from planner.search.cuts import cuts
 from planner.search.incumbent import Incumbent
 from planner.search.recursive import recursive
+from planner.search.reorder import Reordered, reordered
 from planner.search.repair import Repair
 
 #: Graphs of more ops are annealed only where nothing else finds a plan.
@@ -54,13 +56,18 @@ def auto(problem: Problem) -> Proposal:
     optimum = enumeration(problem)
     if optimum is not None:
         return optimum
+    order = reordered(problem)
+    if order is not None and problem.budget is not None and order.peak_bytes <= problem.budget:
+        return Proposal(keep_all(order.graph))
     evaluator = evaluator_of(problem.graph, problem.memory)
     ops = len(evaluator.keep_all)
     if ops > ANNEALED_OPS:
-        return _large(problem, ops)
+        return _large(problem, ops, order)
     part = evaluator.forward_part()
     chained = part is not None and 2 * len(part.position) >= int(part.origin.sum())
     strategies: tuple[Strategy, ...] = (cuts, chain) if chained else (cuts,)
+    if order is not None and problem.budget is None:
+        strategies = (*strategies, order.cuts)
     if _is_near(problem):
         strategies = (_tightened, _neighbour)
     elif problem.starts:
@@ -84,18 +91,19 @@ def auto(problem: Problem) -> Proposal:
     return retention(msgspec.structs.replace(problem, effort=effort), starts=(lambda _: found,))
 
 
-def _large(problem: Problem, ops: int) -> Proposal:
+def _large(problem: Problem, ops: int, order: Reordered | None) -> Proposal:
     """Without annealing, unless nothing else finds a plan; effort falls as ops rise, so that time grows no faster."""
     less = msgspec.structs.replace(problem, effort=problem.effort * ANNEALED_OPS / ops)
+    both: tuple[Strategy, ...] = (cuts,) if order is None else (cuts, order.cuts)
     if problem.budget is None:
-        return _best(less, ((cuts, *_SEGMENTS),))
+        return _best(less, ((*both, *_SEGMENTS),))
 
     def annealed(_: Problem) -> Proposal:
         return retention(problem, starts=())
 
     evaluator = evaluator_of(problem.graph, problem.memory)
     turns = bool((evaluator.encoded.arrays.phase == BACKWARD).any())
-    return _best(less, ((cuts,), _SEGMENTS, (annealed,)) if turns else ((*_SEGMENTS, annealed),))
+    return _best(less, (both, _SEGMENTS, (annealed,)) if turns else ((*_SEGMENTS, annealed),))
 
 
 def _is_near(problem: Problem) -> bool:

@@ -28,7 +28,8 @@ def model_of(arrays: Arrays, *, pinned: bool) -> Model:
     for op in rows:
         before = arrays.after_op[arrays.after_ptr[op] : arrays.after_ptr[op + 1]]
         after[op] = before[runs[before]].tolist()
-    killers, updates = _killers(arrays, rows)
+    killers = killers_of(arrays, rows)
+    updates = set(arrays.producer[arrays.is_update].tolist())
     orders = zip(after, _turned(after, n), killers, _turned(killers, n), strict=True)
     neighbours = np.full((2, n), -1)
     if pinned:
@@ -77,10 +78,9 @@ def _reads(arrays: Arrays, op: int, aliased: Flags) -> dict[int, int]:
     return saved
 
 
-def _killers(arrays: Arrays, rows: list[int]) -> tuple[list[list[int]], set[int]]:
-    """For each op, the ops that overwrite something it reads; and all ops that overwrite."""
+def killers_of(arrays: Arrays, rows: list[int]) -> list[list[int]]:
+    """For each op, the ops that overwrite something it reads; `rows` are ops in the program's order."""
     killers: list[list[int]] = [[] for _ in range(len(arrays.cost))]
-    updates = set(arrays.producer[arrays.is_update].tolist())
     names: dict[int, list[int]] = {}  # readers of the names on each storage so far
     overwritten = set(arrays.root[arrays.is_update].tolist())
     for op in rows if overwritten else ():
@@ -93,7 +93,7 @@ def _killers(arrays: Arrays, rows: list[int]) -> tuple[list[list[int]], set[int]
         for storage in dict.fromkeys(int(arrays.root[v]) for v in inputs):
             if storage in overwritten and storage not in taken:
                 names.setdefault(storage, []).append(op)
-    return killers, updates
+    return killers
 
 
 def _turned(lists: list[list[int]], count: int) -> list[list[int]]:
