@@ -17,6 +17,7 @@ from planner import optimize
 from planner.errors import GraphError
 from planner.lowering.devices import device
 from planner.lowering.differentiate import differentiate
+from planner.lowering.operators.lookup import OPERATORS, Operator, Ref
 from planner.lowering.schema import lower
 from planner.simulator import simulate
 
@@ -362,6 +363,68 @@ def test_a_gradient_through_an_output_the_rule_does_not_cover_is_refused() -> No
     g = dag(nodes, ("w", "norm", {"at": (0,)}), ("norm", "end", {"reads": (1,), "at": (0,)}))
     with pytest.raises(GraphError, match="'norm': the loss depends on output 1"):
         differentiate(g)
+
+
+# --- explicit `saves` that say what the operator table says
+
+
+def one_op(op: str, *, inputs: int, outputs: int = 1, nbytes: int = 4, **facts: Any) -> nx.DiGraph:
+    """One op on parameters, and a loss that reads its first output."""
+    made = nbytes if outputs == 1 else (nbytes,) * outputs
+    weights = {f"w{i}": {"nbytes": nbytes, "kind": "parameter"} for i in range(inputs)}
+    nodes = {**weights, "n": {"nbytes": made, "op": op, **facts}}
+    nodes["end"] = {"nbytes": 4, "saves": (("in", 0),), "phase": "loss"}
+    read = [(f"w{i}", "n", {"at": (i,)}) for i in range(inputs)]
+    return dag(nodes, *read, ("n", "end", {"reads": (0,), "at": (0,)}))
+
+
+FORMS = [(op, form) for op, row in OPERATORS.items() for form in (row, row.fewer) if form and any(form.gradients)]
+
+
+@every("op, row", FORMS, ids=lambda case: f"{case[0]}, {case[1].outputs} outputs")
+def test_saves_that_say_what_the_table_says_change_nothing(op: str, row: Operator) -> None:
+    known = range(len(row.gradients) + row.variadic)
+    read = {i: () if (how := row.gradient(i)) is None else how.refs(i) for i in known}
+    required: set[Ref] = {ref for refs in read.values() for ref in refs if not row.lacks(ref)}
+    inputs = max([row.inputs or len(known), *(k + 1 for side, k in required if side == "in")])
+    outputs = min(row.outputs, 8)
+    saves = {r for refs in read.values() for r in refs if r[1] < (inputs if r[0] == "in" else outputs)}
+    by_table = one_op(op, inputs=inputs, outputs=outputs)
+    by_hand = one_op(op, inputs=inputs, outputs=outputs, saves=tuple(sorted(saves, reverse=True)))
+    for trainable in (None, *([f"w{i}"] for i in known if row.gradient(i))):
+        expected, found = (differentiate(graph, trainable=trainable) for graph in (by_table, by_hand))
+        del found.nodes["n"]["saves"]
+        assert dict(found.nodes(data=True)) == dict(expected.nodes(data=True))
+        assert list(found.edges(data=True)) == list(expected.edges(data=True))
+
+
+def test_an_addition_passes_its_gradient_on_whatever_is_said_of_it() -> None:
+    # Weights 2 * 1000, the sum 1000, its gradient 1000, the loss 4. Two gradients as copies would make it 5004.
+    for facts in ({}, {"saves": ()}):
+        graph = one_op("Add", inputs=2, nbytes=1000, **facts)
+        assert optimize(differentiate(graph), "100%").report.keep_all.peak_bytes == 4004
+        for weight in ("w0", "w1"):
+            del graph.edges[weight, "n"]["at"]
+        if facts:  # both inputs of a sum are alike, so their positions do not matter
+            assert optimize(differentiate(graph), "100%").report.keep_all.peak_bytes == 4004
+
+
+def test_a_product_with_a_frozen_weight_does_not_keep_its_input() -> None:
+    for saves in (None, (("in", 0), ("in", 1)), (("in", 1), ("in", 0))):
+        d = differentiate(one_op("MatMul", inputs=2, saves=saves), trainable=["w0"])
+        assert reads(d, "n.bwd") == [("end.bwd", 0), ("w1", 0)]
+    more = (("in", 0), ("in", 1), ("out", 0))  # not what the table says: the backward reads all that is named
+    d = differentiate(one_op("MatMul", inputs=2, saves=more), trainable=["w0"])
+    assert reads(d, "n.bwd") == [("end.bwd", 0), ("w0", 0), ("w1", 0), ("n", 0)]
+
+
+def test_saves_give_gradients_where_the_table_has_none() -> None:
+    # A step function passed over by its backward; and the saved mean, of which the table has no gradient.
+    assert "n.bwd" in differentiate(one_op("Sign", inputs=1, saves=()))
+    table = (("in", 0), ("in", 1), ("out", 1), ("out", 2))
+    g = one_op("LayerNormalization", inputs=2, outputs=3, saves=table)
+    g.edges["n", "end"]["reads"] = (1,)
+    assert reads(differentiate(g), "n.bwd")[1:] == [("w0", 0), ("w1", 0), ("n", 1), ("n", 2)]
 
 
 # --- random DAGs, against a gradient computed path by path

@@ -120,8 +120,8 @@ class _Step:
         for op in reversed(self.kept):
             if op.resident:
                 continue
-            rule = self.forward.rules[op.name]
             incoming = [k for k, tensor in enumerate(op.outputs) if tensor.name in self.gradients]
+            rule = self.forward.rules[op.name].covering(incoming)
             targets = [i for i, v in enumerate(op.reads) if v in self.forward.reached and rule.gradient(i) is not None]
             if incoming and targets:
                 rule.check(op, incoming)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Optional, final
 
 import networkx as nx
@@ -26,8 +26,8 @@ class Rule:
     """What is known about the gradients of one op.
 
     Args:
-        row: its row of the operator table, if any.
-        saves: the node's own `saves`, which override the row.
+        row: its row of the operator table; None without one, and where the node's own `saves` say anything else.
+        saves: the node's own `saves`, if any.
         ordered: the positions of its inputs are known.
     """
 
@@ -37,25 +37,26 @@ class Rule:
 
     def gradient(self, position: int) -> Gradient | None:
         """How the gradient of this input is made; None if it has none. Without a row every input may have one."""
-        if self.saves is not None or self.row is None:
-            return _ANY_INPUT
-        return self.row.gradient(position)
+        return _ANY_INPUT if self.row is None else self.row.gradient(position)
 
     def flows_from(self, output: int) -> bool:
         """True if the rule covers a gradient of this output; most rows of the table cover output 0 alone."""
-        return self.saves is not None or self.row is None or self.row.flows is None or output in self.row.flows
+        return self.row is None or self.row.flows is None or output in self.row.flows
+
+    def covering(self, outputs: Iterable[int]) -> Rule:
+        """The rule for gradients of these outputs: the node's own `saves` where the row does not cover them all."""
+        if self.saves is None or all(map(self.flows_from, outputs)):
+            return self
+        return replace(self, row=None)
 
     def saved(self, op: Op, positions: list[int]) -> list[str]:
         """Values the backward of `op` reads to make the gradients of these inputs, each once."""
-        refs = self.saves
-        if refs is None:
-            gradients = ((i, self.gradient(i)) for i in positions)
-            refs = tuple(ref for i, gradient in gradients if gradient is not None for ref in gradient.refs(i))
+        refs = (self.saves or ()) if self.row is None else _read_by(self.row, positions)
         found: dict[str, None] = {}
         for side, k in refs:
             values = op.reads if side == "in" else tuple(tensor.name for tensor in op.outputs)
             if k >= len(values):
-                if self.saves is None and self.row is not None and self.row.lacks((side, k)):
+                if self.row is not None and self.row.lacks((side, k)):
                     continue
                 has = f"it has {len(values)} {side}puts"
                 raise GraphError(f"node {op.name!r}: its backward reads {side}put {k}, but {has}")
@@ -120,13 +121,15 @@ class Forward:
         key = self.keys[op.name]
         edges = (edge for _, _, edge in self.graph.in_edges(key, data=True) if edge.get("reads") != ())
         ordered = len(op.reads) < 2 or all(edge.get("at") is not None for edge in edges)
-        saves = self.given(op).get("saves")
-        if saves is not None:
-            return Rule(None, _refs(op, saves), ordered)
+        given = self.given(op).get("saves")
+        saves = None if given is None else _refs(op, given)
         row = find_row(op.op)
         if row is None or len(op.outputs) > row.outputs:
-            return Rule(None, None, ordered)
-        return Rule(operator(op.op or "", node=op.name, outputs=len(op.outputs)), None, ordered)
+            return Rule(None, saves, ordered)
+        row = operator(op.op or "", node=op.name, outputs=len(op.outputs))
+        if saves is not None and not _says_the_same(saves, row, op, ordered=ordered):
+            row = None
+        return Rule(row, saves, ordered)
 
     def _trainable(self, names: Iterable[str] | None) -> frozenset[str]:
         residents = {op.name: op for op in self.program.ops if op.resident}
@@ -249,6 +252,27 @@ class Forward:
                 wanted.add(op.name)
                 wanted.update(self.program.producer[value].name for value in op.reads)
         return [op for op in self.program.ops if op.name in wanted]
+
+
+def _read_by(row: Operator, positions: Iterable[int]) -> tuple[Ref, ...]:
+    """What the gradients of the inputs at these positions read by the operator table."""
+    gradients = ((i, row.gradient(i)) for i in positions)
+    return tuple(ref for i, gradient in gradients if gradient is not None for ref in gradient.refs(i))
+
+
+def _says_the_same(saves: tuple[Ref, ...], row: Operator, op: Op, *, ordered: bool) -> bool:
+    """True if `saves` names what the row reads for all inputs of a node, so that the row, which knows more, holds.
+
+    A row without gradients never does: whoever gives such a node `saves` wants gradients of its inputs. Neither does
+    one for fewer inputs, nor one that tells inputs apart of which the positions are unknown.
+    """
+    positions = range(len(op.reads))
+    gradients = {row.gradient(i) for i in positions}
+    if gradients <= {None} or (row.inputs is not None and len(op.reads) > row.inputs):
+        return False
+    has = {"in": len(op.reads), "out": len(op.outputs)}
+    read = {ref for ref in _read_by(row, positions) if ref[1] < has[ref[0]] or not row.lacks(ref)}
+    return read == set(saves) and (ordered or len(gradients) == 1)
 
 
 def _refs(op: Op, saves: Any) -> tuple[Ref, ...]:
