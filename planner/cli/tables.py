@@ -84,6 +84,8 @@ def print_inventory(inventory: Inventory, *, scope: str) -> None:
     at = "" if inventory.keep_all_peak_op is None else f" at op {printable(inventory.keep_all_peak_op)}"
     out.print(f"  Peak without recomputation ({scope}): {format_bytes(inventory.keep_all_peak_bytes)}{at}")
     out.print(f"  Lower bound on the peak: {format_bytes(inventory.peak_lower_bound)}")
+    if inventory.copies is not None:
+        out.print(f"  {printable(str(inventory.copies))}")
     out.print(f"  Candidate cuts of the forward pass: {inventory.candidate_cuts:,}")
     dead = ", ".join(map(printable, inventory.dead[:8])) + (" ..." if len(inventory.dead) > 8 else "")
     out.print(f"  Dead ops: {dead or 'none'}")

@@ -13,6 +13,7 @@ from planner.bounds.peak import peak_lower_bound, working_set_bytes
 from planner.errors import GraphError
 from planner.footprint.components import MADE_OF_A_BATCH, Simulated
 from planner.footprint.loss_tail import Tail, loss_tail
+from planner.footprint.slices import copies
 from planner.graph import Graph
 from planner.lowering.step import iteration
 from planner.lowering.targets import targets_of
@@ -54,6 +55,8 @@ def shortfall(
             phase, nbytes, op, parts = "loss", bound.nbytes, bound.op, ()
         if tail.needed_bytes > allowed:
             remedies += chunked_loss(tail, allowed)
+    copied = copies(keep_all.graph, keep_all.memory, peak_bytes=keep_all.trace.peak_bytes)
+    remedies += [] if copied is None else [copied.remedy(allowed)]
     smaller = _with_smaller_batch(least, allowed - packing_bytes)
     if held is not None and held[0] > allowed:
         remedies += [each for each in (per_tensor_update(keep_all, allowed),) if each is not None]

@@ -23,6 +23,7 @@ from planner.footprint.loss_tail import Tail, loss_tail
 from planner.footprint.printed import as_text
 from planner.footprint.rule_of_thumb import RuleOfThumb, rule_for
 from planner.footprint.rule_of_thumb import rule_of_thumb as rule_of_thumb
+from planner.footprint.slices import Copies, copies
 from planner.graph import Graph
 from planner.lowering.devices import find_device
 from planner.lowering.im2col import unfolded
@@ -115,6 +116,7 @@ class Footprint(msgspec.Struct, frozen=True):
         step_bytes: parameters, gradients and optimizer state at the update, if no gradient is made twice.
         alternatives: (peak, lower bound) in bytes for other ways to do the update.
         tail: the loss tail, if the graph has one.
+        copies: what copies of slices would take, where they lower the peak of later iterations.
         rule: the rule of thumb, if asked for.
         not_counted: what no graph shows.
         calibration: one measured run beside its prediction, if given.
@@ -135,6 +137,7 @@ class Footprint(msgspec.Struct, frozen=True):
     step_bytes: int
     alternatives: dict[str, tuple[int, int]]
     tail: Optional[Tail]
+    copies: Optional[Copies] = None
     rule: Optional[RuleOfThumb] = None
     not_counted: tuple[str, ...] = (
         "device context and libraries",
@@ -244,6 +247,8 @@ class Footprint(msgspec.Struct, frozen=True):
             yield update_remedy(update, peak, floor, allowed, held=held, note=self._activations_left(allowed).strip())
         if self.tail is not None and self.tail.needed_bytes > allowed:
             yield from chunked_loss(self.tail, allowed)
+        if self.copies is not None:
+            yield self.copies.remedy(allowed)
         moments = (*self.first.phases, *self.later.phases)
         steps = [(moment.peak_bytes, moment.peak_bytes - moment.batch_bytes) for moment in moments]
         remedy = smaller_batch(steps, allowed)
@@ -360,6 +365,7 @@ def estimate(
         step_bytes=later_work.step_bytes,
         alternatives=_alternatives(program, own, later_work),
         tail=loss_tail(later_work),
+        copies=copies(found, memory, peak_bytes=later.peak.peak_bytes),
         rule=rule_for(program, None if own.optimizer == "none" else own.optimizer, lowering=own.lowering)
         if rule
         else None,

@@ -9,6 +9,7 @@ import msgspec
 from planner.analysis.evaluator import evaluator_of
 from planner.bounds.peak import peak_lower_bound
 from planner.footprint.modules import saved_readers
+from planner.footprint.slices import Copies, copies
 from planner.graph import Graph
 from planner.memory import MemoryModel
 from planner.simulator import simulate
@@ -44,6 +45,7 @@ class Inventory(msgspec.Struct, frozen=True):
         largest: (value, bytes) of the largest storages.
         dead: ops that contribute to no output.
         source: what the importer counted in the file, if any.
+        copies: what copies of slices would take, where they lower the peak without recomputation.
     """
 
     graph: str
@@ -63,6 +65,7 @@ class Inventory(msgspec.Struct, frozen=True):
     largest: tuple[tuple[str, int], ...]
     dead: tuple[str, ...]
     source: dict[str, Any]
+    copies: Optional[Copies] = None
 
 
 def take_inventory(
@@ -114,4 +117,5 @@ def take_inventory(
         largest=tuple(sorted(storages, key=lambda pair: -pair[1])[:top]),
         dead=graph.dead,
         source=source or {},
+        copies=copies(graph, memory, peak_bytes=trace.peak_bytes),
     )

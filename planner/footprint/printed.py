@@ -67,6 +67,8 @@ def as_text(found: Footprint) -> str:
             lines.append(f"  {_words(kind)} by dtype: {_sizes(sizes.items())}")
     where = f"phase {found.floor_phase}" + (f", op {found.floor_op}" if found.floor_op else "")
     lines.append(f"  Lower bound with recomputation: {format_bytes(found.floor_bytes)} ({where})")
+    if found.copies is not None:
+        lines.append(f"  {found.copies}")
     if found.rule is not None:
         rule = found.rule
         parts = [
