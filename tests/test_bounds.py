@@ -14,10 +14,10 @@ from programs import op
 from strategies import digraphs, memory_models, schedules, simple_digraphs
 from test_kernels import loose_schedules
 
-from planner import Graph, MemoryModel, Op, lower, zoo
+from planner import Graph, InfeasibleBudget, MemoryModel, Op, lower, optimize, zoo
 from planner.bounds.peak import no_plan, peak_lower_bound
 from planner.planning.infeasible import infeasible
-from planner.problem import Problem
+from planner.problem import Budget, Problem
 
 QUICK = settings(suppress_health_check=list(HealthCheck))
 
@@ -181,7 +181,8 @@ def test_the_error_is_proven_only_below_the_bound_and_counts_the_reserve() -> No
     graph = lower(C3.digraph())
     memory = MemoryModel(reserve=10)
     for budget, proven in ((169, True), (170, False)):
-        error = infeasible(graph, memory, budget=budget, minimum=171, found_by="chen-sqrt")
+        asked = Budget(str(budget), budget)
+        error = infeasible(graph, memory, budget=asked, minimum=171, found_by="chen-sqrt", keep_all_peak_bytes=200)
         assert (error.proven, error.peak_lower_bound, error.minimum, error.binding_op) == (proven, 170, 171, "gb")
         assert "171" in str(error)
         assert "'gb'" in str(error)
@@ -197,7 +198,29 @@ def test_a_strategys_error_is_in_live_bytes_and_promises_no_minimum_where_it_has
 
 def test_the_breakdown_of_the_error_adds_up() -> None:
     # C3 at gb: residents 100, inputs gc 20 and b 20, output gb 20.
-    message = str(infeasible(lower(C3.digraph()), MemoryModel(), budget=1, minimum=161, found_by="auto"))
+    said: dict[str, Any] = {"budget": Budget("1", 1), "found_by": "auto", "keep_all_peak_bytes": 200}
+    message = str(infeasible(lower(C3.digraph()), MemoryModel(), minimum=161, **said))
     assert all(part in message for part in ("160 B", "100 B", "40 B", "20 B"))
     ends = Graph([op("a", nbytes=10, output=True), op("b", nbytes=11, output=True)])
-    assert "outputs at the end" in str(infeasible(ends, MemoryModel(), budget=1, minimum=21, found_by="auto"))
+    assert "outputs at the end" in str(infeasible(ends, MemoryModel(), minimum=21, **said))
+
+
+def test_the_error_has_the_budget_as_written_and_the_least_that_works_as_a_part_of_no_recomputation() -> None:
+    # a and b live at once, one of 1000 and one of 500 bytes: nothing goes below the peak of keep-all.
+    graph = Graph([op("a", nbytes=1000), op("b", "a", nbytes=500, output=True)])
+    for budget, asked in (("40%", "40% = 600 B"), (0.4, "0.4 = 600 B"), (" 0.6KB ", "0.6KB = 600 B"), (600, "600 B")):
+        with pytest.raises(InfeasibleBudget) as caught:
+            optimize(graph, budget)
+        first, last = str(caught.value).splitlines()
+        assert first.startswith(f"no plan fits {asked} (600 bytes): ")
+        assert "(1500 bytes, 'auto'), 100% of the peak without recomputation. Raise" in last
+
+
+def test_the_part_of_no_recomputation_that_works_is_a_budget_that_works() -> None:
+    graph = lower(zoo.mlp([7, 11, 13, 17], batch=5))
+    with pytest.raises(InfeasibleBudget) as caught:
+        optimize(graph, "1%")
+    part = str(caught.value).splitlines()[1].split("), ")[1].split(" ")[0]
+    assert part.endswith("%")
+    budget = optimize(graph, part).budget
+    assert caught.value.minimum <= budget <= caught.value.minimum * 1.002

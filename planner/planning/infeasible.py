@@ -8,6 +8,7 @@ from planner.bounds.peak import PeakBound, parts_of, peak_lower_bound
 from planner.errors import InfeasibleBudget
 from planner.graph import Graph
 from planner.memory import MemoryModel
+from planner.problem import Budget
 from planner.remedies import SMALLER_BATCH, Remedy, Shortfall
 from planner.units import exactly, format_bytes
 
@@ -19,9 +20,10 @@ def infeasible(
     graph: Graph,
     memory: MemoryModel,
     *,
-    budget: int,
+    budget: Budget,
     minimum: int | None,
     found_by: str,
+    keep_all_peak_bytes: int,
     live_fit: int | None = None,
     shortfall: Shortfall | None = None,
     impossible: bool = False,
@@ -32,11 +34,12 @@ def infeasible(
     """The error for a budget that no plan found fits.
 
     Args:
-        budget: bytes asked for, reserve included.
+        budget: as it was asked, reserve included.
         minimum: least arena + reserve reached, in bytes; None: it was not looked for.
         minimum_proven: no plan needs less.
         plan: the one that needs the minimum.
         found_by: the strategy that reached it.
+        keep_all_peak_bytes: peak without recomputation, which budgets in percent are of.
         live_fit: peak of a plan whose live bytes fit while its arena does not, or None.
         shortfall: what recomputation cannot mend, and what would.
         impossible: it is proven that no plan fits, be the budget above the bound or not.
@@ -44,18 +47,18 @@ def infeasible(
     """
     bound = peak_lower_bound(graph, memory)
     floor = memory.needed_bytes(bound.nbytes)
-    proven = impossible or budget < floor
+    proven = impossible or budget.nbytes < floor
     scope = "" if memory.scope == "total" else f" in scope {memory.scope!r}"
     what = "the outputs at the end need" if bound.op is None else f"op {bound.op!r} alone needs"
     needs = f"{what} {format_bytes(floor)} ({_breakdown(graph, memory, bound)})"
-    asked = f"{exactly(budget)}{scope}"
+    asked = f"{_as_written(budget)}{scope}"
     if shortfall is not None and shortfall.phase is not None:
         why = _alone(shortfall, memory, needs, same=shortfall.op == bound.op)
         if proven:
             message = f"no plan fits {asked}: recomputation cannot help, for {why}."
         else:  # making gradients of parameters a second time, or updating early, might
             message = f"no plan of {found_by!r} fits {asked}: recomputing activations cannot help, for {why}."
-    elif budget < floor:
+    elif budget.nbytes < floor:
         message = f"no plan fits {asked}: {needs}."
     elif impossible:
         message = f"no plan fits {asked}: that is proven for any recomputation and any order, though {needs}."
@@ -71,10 +74,11 @@ def infeasible(
     if minimum is None:
         message += f"\nAt least {floor} bytes."
     else:
-        message += f"\nLeast that works: {exactly(minimum)[:-1]}, {found_by!r}). Raise the budget to that{smaller}."
+        least = f"{exactly(minimum)[:-1]}, {found_by!r}){_part(minimum, keep_all_peak_bytes)}"
+        message += f"\nLeast that works: {least}. Raise the budget to that{smaller}."
     return InfeasibleBudget(
         message,
-        budget=budget,
+        budget=budget.nbytes,
         minimum=minimum,
         peak_lower_bound=floor,
         proven=proven,
@@ -85,6 +89,20 @@ def infeasible(
         minimum_proven=minimum_proven,
         plan=plan,
     )
+
+
+def _as_written(budget: Budget) -> str:
+    """The budget in the user's words and in bytes."""
+    written = budget.text.strip()
+    return exactly(budget.nbytes) if written == str(budget.nbytes) else f"{written} = {exactly(budget.nbytes)}"
+
+
+def _part(minimum: int, keep_all_peak_bytes: int) -> str:
+    """The least that works as a percentage that would do as a budget: a tenth of a percent up."""
+    if not keep_all_peak_bytes:
+        return ""
+    tenths = -(-1000 * minimum // keep_all_peak_bytes)
+    return f", {tenths / 10:g}% of the peak without recomputation"
 
 
 def _alone(shortfall: Shortfall, memory: MemoryModel, needs: str, *, same: bool) -> str:

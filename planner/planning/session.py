@@ -491,7 +491,7 @@ class Session:
             known: the least that works was looked for.
         """
         request, least = self.request, missed.least
-        allowed, budget = request.live_budget, request.budget_bytes
+        allowed, budget = request.live_budget, request.budget
         assert allowed is not None
         assert budget is not None
         known = known and self.least
@@ -508,6 +508,7 @@ class Session:
             minimum_proven=known and least.arena_bytes <= bound,
             plan=None if at_minimum is None or self.advise is None else at_minimum.plan(least),
             found_by=request.strategy,
+            keep_all_peak_bytes=self.keep_all.trace.peak_bytes,
             live_fit=missed.reached_bytes if missed.reached_bytes <= allowed else None,
             shortfall=None if self.advise is None else self.advise(self, missed),
             impossible=impossible,
