@@ -121,6 +121,26 @@ class Evaluator:
             steps.extend(Free(values[v]) for v in rows[bounds[step] : bounds[step + 1]] if v >= 0)
         return Schedule(tuple(steps))
 
+    def tidied(self, schedule: Schedule) -> Schedule:
+        """The same runs with canonical frees: other frees may hold values that nobody reads.
+
+        Where an op may overwrite one of several values, other frees choose which, and that may take less: such a
+        schedule is returned as it is, and so is an illegal one.
+
+        >>> from planner.graph import Op, Tensor
+        >>> graph = Graph([Op("a", (Tensor("a", 4),)), Op("b", (Tensor("b", 2, output=True),), reads=("a",))])
+        >>> print(Evaluator(graph, MemoryModel()).tidied(Schedule.of([Compute("a"), Compute("b")])))
+        a
+        b; free a
+        """
+        try:
+            peak_bytes = self.liveness(schedule).peak_bytes
+        except ScheduleError:
+            return schedule
+        sequence = self.sequence(schedule)
+        outcome = self.evaluate(sequence)
+        return schedule if outcome is None or outcome[0] > peak_bytes else self.schedule(sequence)
+
     def liveness(self, schedule: Schedule) -> Liveness:
         """Lifetimes under any schedule, canonical or not.
 

@@ -377,7 +377,7 @@ class Session:
     # ---- ask, pack, judge
 
     def propose(self, problem: Problem) -> Proposal:
-        """Ask the strategy; hold its answer to its type, to the user's policy, and to a pinned order.
+        """Ask the strategy; hold its answer to its type, to the user's policy, and to a pinned order; tidy its frees.
 
         Raises:
             PlannerError: a strategy that is not ours returned something else, or failed; named.
@@ -401,7 +401,8 @@ class Session:
             raise PlannerError(f"strategy {name!r} returned {shown(proposal)}, no Proposal of a Schedule")
         if problem.order == "pinned" and (pair := out_of_order(self.graph, proposal.schedule)) is not None:
             raise ScheduleError(f"first runs {pair[1]!r} before {pair[0]!r}, but the order is pinned", op=pair[1])
-        return proposal
+        tidy = evaluator_of(self.graph, self.memory).tidied(proposal.schedule)
+        return msgspec.structs.replace(proposal, schedule=tidy)
 
     def judged(self, proposal: Proposal, *, capacity_bytes: int | None = None) -> Candidate:
         """Pack a proposal and replay it; the last few are remembered, since neighbouring budgets often agree.
