@@ -15,7 +15,7 @@ from planner.graph import Graph, Op
 from planner.memory import Allocation
 from planner.names import STRATEGIES
 from planner.problem import LEAST_PEAK, Allocator, Asked, Budget, Problem, Request, nested, out_of_order
-from planner.report import PROOFS, Report, proven, replayed
+from planner.report import PROOFS, PatternReport, Report, proven, replayed
 from planner.schedule import Schedule, keep_all
 from planner.simulator import Trace, simulate
 
@@ -97,7 +97,7 @@ class Plan(Asked):
             if claimed != found:
                 raise VerificationError(f"the report says {what} {claimed}, the replay finds {found}")
         self._verify_options(kept)
-        least_cost = self._verify_policy(kept)
+        least_cost = self._verify_policy(kept, trace)
         self._verify_packing(baseline, kept)
         needed_bytes, asked = self.memory.needed_bytes(arena_bytes), self.request
         if self.budget is not None and needed_bytes > self.budget:
@@ -124,7 +124,7 @@ class Plan(Asked):
                 f"op {pair[1]!r} first runs before {pair[0]!r}, but the plan says that the order is pinned"
             )
 
-    def _verify_policy(self, kept: Trace) -> float:
+    def _verify_policy(self, kept: Trace, trace: Trace) -> float:
         """That the instructions obey the user's policy; what a plan that obeys costs at least."""
         from planner.policy import policy_of
 
@@ -132,14 +132,14 @@ class Plan(Asked):
             policy = policy_of(self.graph, self.memory, self.save_rules, self.recompute_rules)
         except PlannerError as error:
             raise VerificationError(f"the plan's policy cannot be: {error}") from None
-        found = () if policy is None else policy.rulings
-        if self.report.rules != found:
-            differ = [pair for pair in zip_longest(self.report.rules, found) if pair[0] != pair[1]]
-            claimed, instead = (repr(str(outcome)) if outcome else "no such pattern" for outcome in differ[0])
-            raise VerificationError(f"the report says {claimed}, the policy gives {instead}")
+        rules = self.report.rules
+        unmeasured = tuple(msgspec.structs.replace(rule, applied=None) for rule in rules)
+        _check_rules(unmeasured, () if policy is None else policy.rulings)
         if policy is None:
             return kept.cost
         policy.check(self.schedule)
+        if rules != unmeasured:  # files of older planners measured nothing
+            _check_rules(rules, policy.in_plan(self.schedule, trace))
         return policy.cost_lower_bound
 
     def _verify_packing(self, baseline: Schedule, kept: Trace) -> None:
@@ -264,6 +264,14 @@ class Plan(Asked):
             OutputError: the file cannot be written.
         """
         write_whole(path, self.to_json())
+
+
+def _check_rules(claimed: tuple[PatternReport, ...], found: tuple[PatternReport, ...]) -> None:
+    """That a report says of each pattern what the policy gives."""
+    if claimed != found:
+        differ = [pair for pair in zip_longest(claimed, found) if pair[0] != pair[1]]
+        said, instead = (repr(str(outcome)) if outcome else "no such pattern" for outcome in differ[0])
+        raise VerificationError(f"the report says {said}, the policy gives {instead}")
 
 
 def asked_bytes(text: str, keep_all_peak_bytes: int) -> int | None:

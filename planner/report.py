@@ -38,6 +38,26 @@ class Figures(msgspec.Struct, frozen=True):
     cost: float
 
 
+class Applied(msgspec.Struct, frozen=True):
+    """What one rule of the user's comes to in one plan, measured on the plan's replay.
+
+    Args:
+        held_bytes: storages with values of its ops that are live where the backward pass begins: at its first op, or at
+            the first of the reruns right before that.
+        run_again: how many of its ops run more than once.
+        overhead: what their further runs cost, as a fraction of keep-all's cost.
+        largest, largest_bytes: of what is held, the newest value on the largest storage; "" where nothing is.
+        read_by: the op that reads that storage next; "" where nothing does, as of an output.
+    """
+
+    held_bytes: int
+    run_again: int
+    overhead: float
+    largest: str = ""
+    largest_bytes: int = 0
+    read_by: str = ""
+
+
 class PatternReport(msgspec.Struct, frozen=True):
     """What came of one rule of the user's; see `planner.policy`.
 
@@ -46,12 +66,12 @@ class PatternReport(msgspec.Struct, frozen=True):
         ops: how many ops obey it: "save" (and preset "none"): run once; "recompute": keep no value for the backward
             pass.
         run_again: of these, the ops that the backward pass needs a second time. They run again in every plan.
-        nbytes: bytes that the backward pass reads of them: "save": held for it; "recompute": not held, but for what
-            others view.
+        nbytes: bytes that the backward pass reads of them; `applied` has what a plan holds.
         overhead: what one further run of each op that the rule makes run again costs, as a fraction of keep-all's cost.
         peak_change_bytes: what the rule by itself does to the peak of keep-all; above 0 it costs memory.
         exceptions: (op, why) of the first ops the pattern names that cannot obey.
         excepted: how many there are.
+        applied: what it comes to in the plan; None in files of older planners.
     """
 
     kind: Literal["save", "recompute"]
@@ -63,19 +83,25 @@ class PatternReport(msgspec.Struct, frozen=True):
     peak_change_bytes: int = 0
     exceptions: tuple[tuple[str, str], ...] = ()
     excepted: int = 0
+    applied: Optional[Applied] = None
 
     def __str__(self) -> str:
+        plan = self.applied or Applied(self.nbytes, self.run_again, self.overhead)
         if self.kind == "save" or self.pattern == "none":
-            held = f"{format_bytes(self.nbytes)} of theirs held for the backward pass"
+            held = f"{format_bytes(plan.held_bytes)} of theirs held for the backward pass"
             what = f"{counted(self.ops, 'op')} run once, {held}"
+            if plan.largest:
+                reader = f"next read by {plan.read_by!r}" if plan.read_by else "an output"
+                what += f" (most {plan.largest!r}, {format_bytes(plan.largest_bytes)}, {reader})"
         else:
             change = self.peak_change_bytes
             by_itself = f"peak {'+' if change > 0 else '-'}{format_bytes(abs(change))}" if change else "peak unchanged"
             costs = " (costs memory)" if change > 0 else " (frees no memory)" if not change else ""
-            idle = self.ops - self.run_again
+            idle = self.ops - plan.run_again
             spare = f", {idle:,} are not needed again" if idle else ""
+            here = "" if plan.overhead == self.overhead else f", +{100 * plan.overhead:.2f} % cost in this plan"
             what = (
-                f"{counted(self.run_again, 'op')} recomputed{spare}; by itself {by_itself}{costs},"
+                f"{counted(plan.run_again, 'op')} recomputed{spare}{here}; by itself {by_itself}{costs},"
                 f" +{100 * self.overhead:.2f} % cost"
             )
         shown = ", ".join(f"{op!r} ({why})" for op, why in self.exceptions)
@@ -278,14 +304,14 @@ def named_at_peak(graph: Graph, schedule: Schedule, trace: Trace) -> tuple[tuple
     The judge calls a storage by the value that made it.
     """
     newest: dict[str, list[str]] = {}  # by the value that made a storage, of those live at the peak
-    for made, names in _storages_at(graph, schedule, trace):
+    for made, names in storages_at(graph, schedule, trace, trace.peak_step):
         newest.setdefault(made, []).append(next(reversed(names), made))
     named = [(newest[made].pop() if newest.get(made) else made, nbytes) for made, nbytes in trace.live_at_peak]
     return tuple(sorted(named, key=lambda pair: (-pair[1], pair[0])))
 
 
-def _storages_at(graph: Graph, schedule: Schedule, trace: Trace) -> list[tuple[str, dict[str, None]]]:
-    """(value that made it, names on it, oldest first) of each storage with a name at the peak step."""
+def storages_at(graph: Graph, schedule: Schedule, trace: Trace, at: int) -> list[tuple[str, dict[str, None]]]:
+    """(value that made it, names on it, oldest first) of each storage with a name at a Compute step."""
     taken = {(step, output): value for step, output, value in trace.inplace_taken}
     on: dict[str, tuple[str, dict[str, None]]] = {}
     for op in graph.ops:
@@ -293,11 +319,11 @@ def _storages_at(graph: Graph, schedule: Schedule, trace: Trace) -> list[tuple[s
     step = -1
     for instruction in schedule.steps:
         if not isinstance(instruction, Compute):
-            if step < trace.peak_step:
+            if step < at:
                 on.pop(instruction.value)[1].pop(instruction.value)
             continue
         step += 1
-        if step > trace.peak_step:
+        if step > at:
             break
         op = graph.op_named[instruction.op]
         inputs = [on[value] for value in op.reads]

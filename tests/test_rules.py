@@ -122,6 +122,39 @@ def test_save_wins_over_recompute_and_the_report_names_it() -> None:
     assert "not kept for 'f2' (saved by 'f2')" in str(plan.report)
 
 
+def test_what_a_rule_holds_is_measured_where_the_plan_begins_its_backward_pass_and_says_for_whom() -> None:
+    # The backward pass reads f2 alone (8 bytes), but f1 (16) stays so that f2 can run again, and x is no op's.
+    graph = net(
+        op("x", nbytes=1, kind="input"),
+        op("f1", "x", nbytes=16),
+        op("f2", "f1", nbytes=8),
+        op("loss", "f2", nbytes=1, phase="loss"),
+        backward=[op("b", "loss", "f2", nbytes=1, output=True)],
+    )
+    plan = optimize(graph, save="f1", recompute="f2", allocator=None)
+    assert computes(plan) == "f1 f2 loss f2 b"
+    assert "Pattern save 'f1': 1 op run once, 16 B of theirs held for the backward pass (most 'f1', 16 B, next read by"
+    assert "16 B of theirs held for the backward pass (most 'f1', 16 B, next read by 'f2')" in str(plan.report)
+    # f3 is freed after the loss; f1 and f2 wait.
+    both = optimize(CHAIN, "100%", save="f*", allocator=None)
+    assert "3 ops run once, 16 B of theirs held for the backward pass (most 'f1', 8 B, next read by 'b2')" in str(
+        both.report
+    )
+
+
+def test_what_a_rule_runs_again_is_counted_in_the_plan() -> None:
+    graph = zoo.chain(12, reads=("in",))  # by the rule alone, each of the two runs once more, of 25 runs of cost 1
+    plan = optimize(graph, recompute=["f2", "f3"], allocator=None, strategy="recursive")
+    for name, ruling in zip(("f2", "f3"), plan.report.rules, strict=True):
+        extra = plan.schedule.computes.count(name) - 1
+        assert ruling.applied is not None
+        assert ruling.applied.overhead == extra / plan.report.keep_all.cost
+        assert ruling.overhead == 1 / plan.report.keep_all.cost
+        told = f"1 op recomputed, +{100 * extra / plan.report.keep_all.cost:.2f} % cost in this plan; by itself"
+        assert (told in str(ruling)) == (extra > 1)
+    assert plan.schedule.computes.count("f2") > 2
+
+
 def test_a_rule_of_which_nothing_is_left_is_an_error_naming_the_op_and_why() -> None:
     with pytest.raises(PlannerError, match=r"recompute: 'f2' cannot be kept for any op \('f2': saved by 'f2'\)"):
         optimize(CHAIN, recompute="f2", save="f2")
@@ -735,6 +768,7 @@ def test_verify_notices_a_pattern_that_was_changed(saved: Path) -> None:
         (lambda parts: asked(parts).update(recompute=["f9"]), "recompute: 'f9' names no op"),
         (lambda parts: parts["report"].update(rules=[]), "the report says '?no such"),
         (lambda parts: parts["report"]["rules"][1].update(ops=7), "the report says"),
+        (lambda parts: parts["report"]["rules"][0]["applied"].update(held_bytes=7), "the report says .*7 B of theirs"),
         (lambda parts: parts["report"].update(cost_lower_bound=70.0), "no plan costs less than 70.0"),
     )
     for change, message in changes:

@@ -473,7 +473,7 @@ class Session:
             optimal=optimal,
             cut_short=proposal.cut_short,
             arena_lower_bound=0 if candidate.allocation is None else candidate.allocation.bound_bytes,
-            rules=() if self.policy is None else self.policy.rulings,
+            rules=() if self.policy is None else self.policy.in_plan(proposal.schedule, trace),
             **replayed(self.graph, proposal.schedule, trace),
         )
         return Plan(self.graph, proposal.schedule, candidate.allocation, report)

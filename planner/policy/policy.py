@@ -17,9 +17,11 @@ from planner.graph import Graph, Op
 from planner.memory import MemoryModel
 from planner.policy.apply import AppliedProgram
 from planner.policy.check import check_obeyed
+from planner.policy.measure_rules import Measure
 from planner.problem import Problem, Proposal, Strategy, Watch
 from planner.report import PatternReport
 from planner.schedule import Schedule
+from planner.simulator import Trace
 
 _TWIN: Final = " again"
 
@@ -34,7 +36,8 @@ class Policy:
         saved: ops that run once.
         rerun: ops whose values do not wait for the backward pass: what the forward part read is freed before it, and
             what the backward pass reads is made after the forward part. The original's mirror attribute, set by users.
-        rulings: what became of each pattern.
+        rulings: what became of each pattern, before there is a plan.
+        named: the ops that obey each of `rulings`.
     Source: Chen et al. 2016, Alg. 2 and section 4.1 (m(v) set by the user). Ours differs: the policy binds every
         search, views of a recomputed value are recomputed with it, and values that the original cannot drop are named.
     """
@@ -49,9 +52,10 @@ class Policy:
         saved: frozenset[str],
         rerun: frozenset[str],
         rulings: tuple[PatternReport, ...],
+        named: tuple[frozenset[str], ...],
     ) -> None:
         self.graph, self.memory, self.save, self.recompute = graph, memory, tuple(save), tuple(recompute)
-        self.saved, self.rerun, self.rulings = saved, rerun, rulings
+        self.saved, self.rerun, self.rulings, self.named = saved, rerun, rulings, named
         self._applied = AppliedProgram(evaluator_of(graph, memory))
 
     @cached_property
@@ -175,6 +179,13 @@ class Policy:
         if not found:
             raise max(failures, key=lambda failure: isinstance(failure, TimeLimit))
         return found, cut_short
+
+    def in_plan(self, schedule: Schedule, trace: Trace) -> tuple[PatternReport, ...]:
+        """What became of each pattern in a plan, measured on its replay."""
+        measure = Measure(self.graph, self.memory, schedule, trace)
+        return tuple(
+            replace(ruling, applied=measure.of(names)) for ruling, names in zip(self.rulings, self.named, strict=True)
+        )
 
     def check(self, schedule: Schedule) -> None:
         """See `check_obeyed`."""

@@ -77,23 +77,31 @@ class _Resolution:
         """The policy, with a report of each pattern."""
         rerun = self._settled(name for names in self.wished.values() for name in names)
         reasons = dict(self.reasons)
-        reports = []
+        reports, named = [], [frozenset(names) for names in self.saves.values()]
         for pattern, names in self.saves.items():
             reports.append(PatternReport("save", pattern, len(names), nbytes=self._read_bytes(names)))
         for pattern in self.recompute:
             if pattern == "none":
                 once = tuple(name for name, why in self.saved_by.items() if why == "none")
                 reports.append(PatternReport("recompute", pattern, len(once), nbytes=self._read_bytes(once)))
+                named.append(frozenset(once))
                 continue
             names = self.wished[pattern]
             unable = [(name, reasons[name]) for name in names if name not in rerun]
             if len(unable) == len(names):
                 why = f"{unable[0][0]!r}: {unable[0][1]}" if unable else "nothing that can run again is left"
                 raise PlannerError(f"recompute: {pattern!r} cannot be kept for any op ({why}); leave it out")
-            reports.append(self._recomputing(pattern, self._settled(name for name in names if name in rerun), unable))
-        saved, rulings = frozenset(self.saved_by), tuple(reports)
+            named.append(self._settled(name for name in names if name in rerun))
+            reports.append(self._recomputing(pattern, named[-1], unable))
         return Policy(
-            self.graph, self.memory, save=self.save, recompute=self.recompute, saved=saved, rerun=rerun, rulings=rulings
+            self.graph,
+            self.memory,
+            save=self.save,
+            recompute=self.recompute,
+            saved=frozenset(self.saved_by),
+            rerun=rerun,
+            rulings=tuple(reports),
+            named=tuple(named),
         )
 
     def _settled(self, names: Iterable[str]) -> frozenset[str]:
