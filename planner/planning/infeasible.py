@@ -56,8 +56,9 @@ def infeasible(
         why = _alone(shortfall, memory, needs, same=shortfall.op == bound.op)
         if proven:
             message = f"no plan fits {asked}: recomputation cannot help, for {why}."
-        else:  # making gradients of parameters a second time, or updating early, might
-            message = f"no plan of {found_by!r} fits {asked}: recomputing activations cannot help, for {why}."
+        else:
+            unless = "unless gradients are made twice or parameters updated early"
+            message = f"no plan of {found_by!r} fits {asked}: {why}, {unless}."
     elif budget.nbytes < floor:
         message = f"no plan fits {asked}: {needs}."
     elif impossible:
