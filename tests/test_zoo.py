@@ -65,6 +65,21 @@ def test_resnet_101_and_152_have_the_golden_sizes(
     assert sum(1 for _, a in graph.nodes(data=True) if a.get("op") in LAYERS and a["phase"] == "forward") == count
 
 
+@every(("depth", "parameters", "conv"), [(18, 11_689_512, 2_308_096 + 175_616), (34, 21_797_672, 3_562_496 + 175_616)])
+def test_resnets_of_basic_blocks_have_the_parameters_of_torchvision(depth: int, parameters: int, conv: int) -> None:
+    """Outputs by hand: stem 64 * 112**2; then 2 convolutions a block and 3 projections.
+
+    A convolution of stages 1 to 4 makes 200,704, 100,352, 50,176 and 25,088 elements; so does the stage's projection.
+    With 2, 2, 2, 2 blocks: 802,816 + 4 * 376,320 = 2,308,096; with 3, 4, 6, 3: 802,816 + 6 * 200,704 + 8 * 100,352 +
+    12 * 50,176 + 6 * 25,088 = 3,562,496. Three projections: 175,616.
+    """
+    graph = zoo.resnet(depth, batch=1, training=False)
+    assert of_kind(graph, "parameter") == parameters
+    assert of_op(graph, "Conv") == conv
+    convolutions = [n for n, a in graph.nodes(data=True) if a.get("op") in ("Conv", "Gemm") and ".shortcut" not in n]
+    assert len(convolutions) == depth
+
+
 def test_resnet152_parts_have_the_golden_sizes(shared: Path) -> None:
     graph = zoo.resnet(152, batch=1)
     assert of_kind(graph, "state") == golden(shared, "ResNet-152 params; BN stats")[1]
@@ -188,7 +203,8 @@ def test_every_model_says_what_it_is_and_takes() -> None:
     ("resnet50", {"batch": 1}, "unknown model 'resnet50'; known: chain, resnet"),
     ("resnet", {"batch": 1}, "'resnet' needs a depth"), ("resnet:", {"batch": 1}, "'resnet' needs a depth"),
     ("resnet:3-x", {"batch": 1}, "'resnet' needs a depth"),
-    ("resnet:18", {"batch": 1}, "no depth 18; known: 50, 101, 152, 1001"),
+    ("resnet:20", {"batch": 1}, "no depth 20; known: 18, 34, 50, 101, 152, 1001"),
+    ("resnet:18", {"batch": 1, "stride_on_1x1": True}, "leave stride_on_1x1 out"),
     ("resnet:3-0-1", {"batch": 1}, "neither a depth"), ("resnet:50", {}, "'resnet' needs the option 'batch'"),
     ("resnet:50", {"batch": 0}, "batch is 0, expected an int >= 1"), ("resnet:50", {"batch": 2.5}, "batch is 2.5"),
     ("resnet:50", {"batch": True}, "batch is True"), ("resnet:50", {"batch": 1, "image": -3}, "image is -3"),

@@ -468,7 +468,8 @@ _IMAGES: dict[str, Any] = {"batch": 2, "image": 32, "classes": 10}
 _TOKENS: dict[str, Any] = {"batch": 2, "tokens": 64, "hidden": 32, "heads": 4, "vocabulary": 50}
 _PATCHES: dict[str, Any] = {"batch": 4, "image": 64, "hidden": 32, "heads": 4, "classes": 10}
 SMALL: list[tuple[str, dict[str, Any]]] = [
-    ("vgg:16", _IMAGES), ("resnet:1-1", {**_IMAGES, "stride_on_1x1": True}), ("squeezenet", {**_IMAGES, "image": 64}),
+    ("vgg:16", _IMAGES), ("resnet:1-1", {**_IMAGES, "stride_on_1x1": True}), ("resnet:18", _IMAGES),
+    ("squeezenet", {**_IMAGES, "image": 64}),
     ("densenet:3-4", {**_IMAGES, "image": 64}), ("unet:3", {"batch": 1, "image": 140, "channels": 8}),
     ("unet:2", {"batch": 1, "image": 32, "channels": 8, "padding": 1}), ("gpt:4", _TOKENS),
     ("gpt:4", {**_TOKENS, "dropout": 0.1, "dtype": "bfloat16"}),

@@ -106,7 +106,7 @@ MODELS: Final[Mapping[str, Model]] = MappingProxyType({
     "chain": _model(chain, int, "a number of layers, e.g. chain:100",
         "Chain of equal layers, one unit each, with its backward."),
     "resnet": _model(resnet, _blocks, f"{_listed(STAGES)} or blocks per stage, e.g. resnet:3-4-6-3",
-        "ResNet v1.5 of bottleneck blocks, a whole training step."),
+        "ResNet v1.5 of basic or bottleneck blocks, a whole training step."),
     "vgg": _model(vgg, int, _listed(VGG_STAGES), "VGG of 3x3 convolutions, a whole training step."),
     "squeezenet": _model(squeezenet, None, "no argument", "SqueezeNet 1.1, a whole training step."),
     "densenet": _model(densenet, _blocks, f"{_listed(DENSENET_BLOCKS)} or layers per block, e.g. densenet:6-12-24-16",
