@@ -440,6 +440,10 @@ NORMALIZATIONS: list[Case] = [
     by(again, "InstanceNormalization", [IMAGES, SCALE, SHIFT], (0, 1, 2)),
     by(again, "GroupNormalization", [IMAGES, SCALE, SHIFT], (0, 1, 2), params={"num_groups": 2}, shaped=False),
     by(again, "RMSNormalization", [ROWS, SCALE], (0, 1)),
+    Case("RMSNormalization", [ROWS, SCALE], {0: lambda dy, x, scale, inverse: inverse * (dy * scale -
+        x * inverse**2 * (dy * scale * x).mean(-1, keepdims=True)), 1: lambda dy, x, inverse: (dy * x * inverse).sum((0,
+        1))}, outputs=2, shaped=False, forward=lambda x, scale: [x * scale / np.sqrt((x**2).mean(-1, keepdims=True) +
+        EPSILON), 1 / np.sqrt((x**2).mean(-1, keepdims=True) + EPSILON)]),
     by(again, "LpNormalization", [ROWS], (0,)),
     by(again, "MeanVarianceNormalization", [IMAGES], (0,), shaped=False,
         forward=lambda x: [(x - x.mean((0, 2, 3), keepdims=True)) / np.sqrt(x.var((0, 2, 3), keepdims=True))]),

@@ -166,7 +166,10 @@ _NORMALIZATIONS: Final[Mapping[str, Operator]] = {
         per_element(8), sizes.statistics(sizes.rows), outputs=3, fewer=_normalized(8)),
     "InstanceNormalization": _normalized(8),
     "GroupNormalization": _normalized(8),
-    "RMSNormalization": Operator((Gradient((IN[0], IN[1])), Gradient((IN[0],))), per_element(5), LIKE),
+    # (x, scale) -> (y, 1/root mean square) of each row; with one output the backward finds it again.
+    "RMSNormalization": Operator((Gradient((IN[0], IN[1], OUT[1])), Gradient((IN[0], OUT[1]))), per_element(5),
+        _outputs(sizes.statistics(sizes.rows), 2), outputs=2,
+        fewer=Operator((Gradient((IN[0], IN[1])), Gradient((IN[0],))), per_element(5), LIKE)),
     "LpNormalization": Operator((Gradient((IN[0],)),), per_element(4), LIKE),
     "MeanVarianceNormalization": Operator((Gradient((IN[0],)),), per_element(6), LIKE),
     "LRN": Operator((Gradient((IN[0], OUT[0])),), flops.lrn, LIKE),
