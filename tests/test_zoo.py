@@ -226,6 +226,8 @@ def test_every_model_says_what_it_is_and_takes() -> None:
     ("gpt:2", {"batch": 1, "dropout": 1.0}, "dropout is 1.0"),
     ("gpt:2", {"batch": 1, "dtype": "int8"}, "unknown dtype 'int8'; known: float32"),
     ("gpt:2", {"batch": 1, "tokens": 10, "loss_chunks": 3}, "10 tokens do not divide into 3"),
+    ("gpt:2", {"batch": 1, "positions": 1000}, "1024 tokens are more than 1000 positions"),
+    ("gpt:2", {"batch": 1, "activation": "relu"}, "unknown activation 'relu'; known: gelu, gelu_new"),
     ("vit:2", {"batch": 1, "image": 8}, "window does not fit"),
     ("vit:2", {"batch": 1, "optimizer": "lion"}, "unknown optimizer"), ("mlp:5", {"batch": 1}, "at least two"),
     ("mlp:5-6", {"batch": 1, "tied": True}, "need one width"), ("mlp:5-0", {"batch": 1}, "width is 0"),

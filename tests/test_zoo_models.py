@@ -23,8 +23,8 @@ from planner.lowering.devices import device
 from planner.lowering.differentiate import differentiate
 from planner.lowering.operators.lookup import TensorType, attributes
 from planner.memory import MemoryModel
+from planner.zoo.attention import vocabulary_loss
 from planner.zoo.builder import Layers
-from planner.zoo.transformer import vocabulary_loss
 
 
 def nbytes(graph: nx.DiGraph, node: str, output: int = 0) -> int:
@@ -308,6 +308,33 @@ def test_a_block_with_fused_attention_saves_nothing_of_tokens_by_tokens() -> Non
     assert (squares(graph), squares(plain) > 0) == (0, True)
 
 
+def test_gelu_new_saves_its_input_and_three_values_more() -> None:
+    """Hugging Face's 0.5 x (1 + tanh(...)): x for its cube, tanh for itself, 0.5 x and 1 + tanh for their product."""
+    assert _block_bytes(activation="gelu_new") - _block_bytes() == 3 * 2 * 4 * S * B * H
+
+
+@every(("batch", "units"), [(1, 16), (B, 17)])
+def test_a_vit_block_saves_what_torchvisions_saves(batch: int, units: int) -> None:
+    """Inputs and outputs of two norms 4; q, k and v 3; attention 1, and of many images its copy; GELU 4 and 4."""
+    sizes: dict[str, Any] = {"batch": batch, "image": 32, "patch": 4, "hidden": H, "heads": A, "classes": 3}
+    grown = saved_bytes(zoo.vit(3, **sizes)) - saved_bytes(zoo.vit(2, **sizes))
+    rows = batch * (8 * 8 + 1)
+    assert grown == 4 * rows * (H * units + A + 4)  # log-sum-exp a head, mean and 1/std of two norms
+
+
+def test_the_classifier_of_a_vit_keeps_all_normalized_tokens_alive() -> None:
+    """PyTorch's x[:, 0] is a view, and the classifier saves it."""
+    graph = zoo.vit(1, **_PATCHES)
+    assert graph.nodes["head.class"]["view"] == ((0, 0),)
+    assert ("head.class", 0) in saved(graph)
+
+
+def test_positions_beyond_the_tokens_are_parameters_alone() -> None:
+    few, many = zoo.gpt(1, **GPT), zoo.gpt(1, **GPT, positions=100)
+    assert of_kind(many, "parameter") - of_kind(few, "parameter") == (100 - S) * H
+    assert saved_bytes(many) == saved_bytes(few)
+
+
 def test_the_split_of_q_k_and_v_takes_no_bytes() -> None:
     graph = zoo.gpt(1, **GPT)
     part = 4 * B * S * H
@@ -475,6 +502,7 @@ SMALL: list[tuple[str, dict[str, Any]]] = [
     ("gpt:4", {**_TOKENS, "dropout": 0.1, "dtype": "bfloat16"}),
     ("gpt:3", {**_TOKENS, "dtype": "bfloat16", "master_weights": True}),
     ("gpt:4", {**_TOKENS, "dropout": 0.1, "fused_attention": False}),
+    ("gpt:3", {**_TOKENS, "activation": "gelu_new", "positions": 80}),
     ("gpt:3", {**_TOKENS, "vocabulary": 500, "dtype": "bfloat16", "loss_chunks": 4}), ("vit:4", _PATCHES),
     ("vit:2", {**_PATCHES, "fused_attention": False, "dropout": 0.1}), ("mlp:64-64-64-64-10", {"batch": 512}),
 ]  # fmt: skip

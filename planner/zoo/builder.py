@@ -194,6 +194,12 @@ class Layers:
         made = self._like(x, *shape)
         return self.apply(name, "Slice", [x], made, types=[made])
 
+    def first(self, name: str, x: Value) -> Value:
+        """The first row of each sequence, a view: who keeps it keeps the sequences."""
+        batch, _, width = self.shape(x)
+        made = self._like(x, batch, width)
+        return self.apply(name, "aten.select", [x], made, types=[made])
+
     def reshape(self, name: str, x: Value, shape: tuple[int, ...]) -> Value:
         """The same elements in another shape; no bytes move."""
         return self.apply(name, "Reshape", [x], self._like(x, *shape))

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import math
-from typing import Final, Literal, get_args
+from functools import partial
+from typing import Final
 
 import networkx as nx
 
 from planner.errors import GraphError
 from planner.lowering.assembly import Value
 from planner.lowering.operators.lookup import TensorType
+from planner.zoo.attention import (
+    Activate,
+    Activation,
+    Attention,
+    DType,
+    activation_named,
+    attention_of,
+    causal_mask,
+    check_dropout,
+    check_dtype,
+    check_heads,
+    lookup,
+    sequence_first,
+    upcast,
+    vocabulary_loss,
+)  # fmt: skip
 from planner.zoo.builder import Layers, whole_numbers
 
-DType = Literal["float32", "bfloat16", "float16"]
-_DTYPES: Final = get_args(DType)
 _EXPANSION: Final = 4
-# The backward of fused attention reads q, k, v, the generator's state, the output and its log-sum-exp.
-_FUSED_WITH_DROPOUT: Final = (("in", 0), ("in", 1), ("in", 2), ("in", 3), ("out", 0), ("out", 1))
 
 
 def gpt(
@@ -27,9 +40,11 @@ def gpt(
     hidden: int = 768,
     heads: int = 12,
     vocabulary: int = 50257,
+    positions: int | None = None,
     loss_chunks: int = 1,
     fused_attention: bool = True,
     dropout: float = 0.0,
+    activation: Activation = "gelu",
     dtype: DType = "float32",
     master_weights: bool = False,
     training: bool = True,
@@ -45,20 +60,23 @@ def gpt(
     Args:
         layers: transformer blocks.
         batch: sequences.
-        tokens: of a sequence; as many positions have an embedding.
+        tokens: of a sequence.
         hidden: width, a multiple of `heads`.
         heads: of the attention.
         vocabulary: distinct tokens.
+        positions: that have an embedding; None: as many as tokens.
         loss_chunks: equal parts of all tokens, each with its logits and loss; a plan can hold those of one at a time.
         fused_attention: True: the backward reads q, k, v, the output and one float32 a row, and no value has tokens x
             tokens elements. False: scores and probabilities are values, and the backward reads the probabilities.
         dropout: probability, of the embedding, the attention and both residual branches; 0 leaves it out.
+        activation: "gelu" is one op, whose backward reads its input; "gelu_new" is Hugging Face's for GPT-2: eight ops,
+            whose backward reads four values of that size.
         dtype: "float32", "bfloat16" or "float16".
         master_weights: parameters, gradients and optimizer states are float32; their copies in `dtype` are values.
         training: False gives the forward graph without labels.
         optimizer, device: see `differentiate`; costs are seconds on the device.
     Returns:
-        A DAG with (vocabulary + tokens) * hidden + layers * (12 * hidden**2 + 13 * hidden) + 2 * hidden parameters.
+        A DAG with (vocabulary + positions) * hidden + layers * (12 * hidden**2 + 13 * hidden) + 2 * hidden parameters.
     Raises:
         GraphError: an argument out of range, an unknown dtype, optimizer or device.
     Source: Radford et al. 2019; fused attention as Dao et al. 2022. Ours scales in the product before the softmax.
@@ -71,43 +89,33 @@ def gpt(
     heads, vocabulary, loss_chunks = whole_numbers("gpt", heads=heads, vocabulary=vocabulary, loss_chunks=loss_chunks)
     if batch * tokens % loss_chunks:
         raise GraphError(f"gpt: {batch * tokens} tokens do not divide into {loss_chunks} loss_chunks")
-    _check("gpt", hidden=hidden, heads=heads, dropout=dropout, dtype=dtype)
+    (positions,) = whole_numbers("gpt", positions=tokens if positions is None else positions)
+    if tokens > positions:
+        raise GraphError(f"gpt: {tokens} tokens are more than {positions} positions")
+    check_heads("gpt", hidden=hidden, heads=heads)
+    check_dropout("gpt", dropout)
+    check_dtype("gpt", dtype)
+    activate = activation_named("gpt", activation)
     net = Layers(f"gpt:{layers}", device=device, training=training, optimizer=optimizer, master_weights=master_weights)
     ids = net.input("tokens", (batch, tokens), "int64")
-    positions = net.input("positions", (tokens,), "int64")
+    places = net.input("positions", (tokens,), "int64")
     labels = net.labels(batch * tokens)
     table = net.typed_parameter("wte.weight", TensorType((vocabulary, hidden), dtype))
-    places = net.typed_parameter("wpe.weight", TensorType((tokens, hidden), dtype))
+    of_places = net.typed_parameter("wpe.weight", TensorType((positions, hidden), dtype))
     sums = TensorType((batch, tokens, hidden), dtype)
-    both = [_lookup(net, "embed.wte", table, ids), _lookup(net, "embed.wpe", places, positions)]
+    both = [lookup(net, "embed.wte", table, ids), lookup(net, "embed.wpe", of_places, places)]
     x = net.draft.apply("embed.add", "Add", both, [sums])
     x = net.reshape("embed.rows", x, (batch * tokens, hidden))
     x = net.dropout("embed.dropout", x) if dropout else x
-    mask = None
-    if not fused_attention:
-        mask = net.draft.resident("attention.mask", TensorType((tokens, tokens), dtype), kind="state")
+    hide = partial(causal_mask, net, tokens, dtype)
+    attend = attention_of(fused=fused_attention, dropout=dropout, mask=hide)
     for k in range(layers):
-        x = _block(net, f"h{k}", x, batch=batch, heads=heads, dropout=bool(dropout), fused=fused_attention, mask=mask)
+        x = _block(net, f"h{k}", x, batch=batch, heads=heads, dropout=dropout, attend=attend, activate=activate)
     x = net.layer_norm("head.ln", x)
     if labels is None:
         net.gemm("head.logits", x, table)
         return net.graph
     return net.trained(vocabulary_loss(net, x, table, labels, chunks=loss_chunks))
-
-
-def vocabulary_loss(net: Layers, x: Value, table: Value, labels: Value, *, chunks: int = 1) -> str:
-    """Logits of rows, cast to float32, and their cross-entropy, in equal parts; returns the name of the loss."""
-    if chunks == 1:
-        net.cross_entropy("loss", _upcast(net, "head.upcast", net.gemm("head.logits", x, table)), labels)
-        return "loss:0"
-    rows, width = net.shape(x)[0] // chunks, net.shape(x)[1]
-    parts = net.split("head.split", x, TensorType((rows, width), net.type(x).dtype), chunks)
-    wanted = net.split("labels.split", labels, TensorType((rows,), net.type(labels).dtype), chunks)
-    losses = []
-    for k in range(chunks):
-        logits = _upcast(net, f"head.upcast{k}", net.gemm(f"head.logits{k}", parts[k], table))
-        losses.append(net.cross_entropy(f"head.loss{k}", logits, wanted[k], term=True))
-    return net.sum_losses(losses)
 
 
 def vit(
@@ -128,6 +136,9 @@ def vit(
     device: str = "a100",
 ) -> nx.DiGraph:
     """Vision transformer, ViT-B/16 by default, for training (with backward and update) or inference.
+
+    It keeps what torchvision's keeps: the heads are put side by side by a copy, which PyTorch's `MultiheadAttention`
+    makes where a batch has more than one image, and the classifier reads a view of all the normalized tokens.
 
     Args:
         layers: transformer blocks.
@@ -152,7 +163,9 @@ def vit(
     """
     layers, batch, image, patch = whole_numbers("vit", layers=layers, batch=batch, image=image, patch=patch)
     hidden, heads, classes = whole_numbers("vit", hidden=hidden, heads=heads, classes=classes)
-    _check("vit", hidden=hidden, heads=heads, dropout=dropout, dtype=dtype)
+    check_heads("vit", hidden=hidden, heads=heads)
+    check_dropout("vit", dropout)
+    check_dtype("vit", dtype)
     net = Layers(f"vit:{layers}", device=device, training=training, optimizer=optimizer, master_weights=master_weights)
     x = net.input("image", (batch, 3, image, image), dtype)
     labels = net.labels(batch)
@@ -168,69 +181,25 @@ def vit(
     x = net.apply("embed.add", "Add", [x, places], sequence)
     x = net.reshape("embed.rows", x, (batch * (count + 1), hidden))
     x = net.dropout("embed.dropout", x) if dropout else x
+    attend = attention_of(fused=fused_attention, dropout=dropout)
+    attend = sequence_first(attend) if fused_attention else attend  # the plain one ends with such a copy
     for k in range(layers):
-        x = _block(net, f"h{k}", x, batch=batch, heads=heads, dropout=bool(dropout), fused=fused_attention, mask=None)
+        x = _block(net, f"h{k}", x, batch=batch, heads=heads, dropout=dropout, attend=attend, activate=Layers.gelu)
     x = net.reshape("head.images", net.layer_norm("head.ln", x), sequence.shape)
-    x = net.linear("head.fc", net.slice("head.class", x, (batch, hidden)), classes)
-    return net.step(x if labels is None else _upcast(net, "head.upcast", x), labels)
-
-
-def _check(model: str, *, hidden: int, heads: int, dropout: float, dtype: str) -> None:
-    if hidden % heads:
-        raise GraphError(f"{model}: hidden is {hidden}, no multiple of {heads} heads")
-    if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
-        raise GraphError(f"{model}: dropout is {dropout!r}, expected a probability below 1")
-    if dtype not in _DTYPES:
-        raise GraphError(f"{model}: unknown dtype {dtype!r}; known: {', '.join(_DTYPES)}")
-
-
-def _upcast(net: Layers, name: str, x: Value) -> Value:
-    """Cast a value to float32, in which losses are computed."""
-    return x if net.type(x).dtype == "float32" else net.apply(name, "Cast", [x], TensorType(net.shape(x)))
-
-
-def _lookup(net: Layers, name: str, table: Value, indices: Value) -> Value:
-    """Look up rows of a table; the op reads as many rows as it writes."""
-    rows, wanted = net.type(table), net.type(indices)
-    made = TensorType((*wanted.shape, rows.shape[1]), rows.dtype)
-    return net.apply(name, "Gather", [table, indices], made, types=[made, wanted])
+    x = net.linear("head.fc", net.first("head.class", x), classes)
+    return net.step(x if labels is None else upcast(net, "head.upcast", x), labels)
 
 
 def _block(
-    net: Layers, name: str, x: Value, *, batch: int, heads: int, dropout: bool, fused: bool, mask: Value | None
+    net: Layers, name: str, x: Value, *, batch: int, heads: int, dropout: float, attend: Attention, activate: Activate
 ) -> Value:
     """Attention and two wide layers, each normalized before and added to its input; x is (batch * tokens, hidden)."""
     rows, hidden = net.shape(x)
     y = net.linear(f"{name}.qkv", net.layer_norm(f"{name}.ln1", x), 3 * hidden)
     head = TensorType((batch, heads, rows // batch, hidden // heads), net.type(y).dtype)
-    qkv = net.split(f"{name}.split", y, head, 3)
-    attention = _fused_attention if fused else _plain_attention
-    y = attention(net, f"{name}.attention", qkv, dropout=dropout, mask=mask)
+    y = attend(net, f"{name}.attention", net.split(f"{name}.split", y, head, 3))
     y = net.linear(f"{name}.projection", net.reshape(f"{name}.merge", y, (rows, hidden)), hidden)
     x = net.add(f"{name}.add1", x, net.dropout(f"{name}.dropout1", y) if dropout else y)
-    y = net.gelu(f"{name}.gelu", net.linear(f"{name}.fc1", net.layer_norm(f"{name}.ln2", x), _EXPANSION * hidden))
+    y = activate(net, f"{name}.gelu", net.linear(f"{name}.fc1", net.layer_norm(f"{name}.ln2", x), _EXPANSION * hidden))
     y = net.linear(f"{name}.fc2", y, hidden)
     return net.add(f"{name}.add2", x, net.dropout(f"{name}.dropout2", y) if dropout else y)
-
-
-def _fused_attention(net: Layers, name: str, qkv: list[Value], *, dropout: bool, mask: Value | None) -> Value:
-    """One op for all; the mask is computed inside, and the dropout drawn again from the generator's state."""
-    made = net.type(qkv[0])
-    outputs = [made, TensorType(made.shape[:-1])] if net.training else [made]
-    if not (dropout and net.training):
-        return net.apply(name, "FusedAttention", qkv, *outputs)
-    state = net.draft.generator_state(f"{name}.rng", module=name.rpartition(".")[0])
-    return net.apply(name, "FusedAttention", [*qkv, state], *outputs, types=[made] * 3, saves=_FUSED_WITH_DROPOUT)
-
-
-def _plain_attention(net: Layers, name: str, qkv: list[Value], *, dropout: bool, mask: Value | None) -> Value:
-    """Scores, mask, softmax, dropout and the sum, each an op; the heads are then put side by side by a copy."""
-    q, k, v = qkv
-    batch, heads, tokens, width = net.shape(q)
-    scores = TensorType((batch, heads, tokens, tokens), net.type(q).dtype)
-    y = net.apply(f"{name}.scores", "MatMul", [q, k], scores)
-    y = y if mask is None else net.apply(f"{name}.masked", "Add", [y, mask], scores)
-    y = net.apply(f"{name}.softmax", "Softmax", [y], scores)
-    y = net.dropout(f"{name}.dropout", y) if dropout else y
-    y = net.apply(f"{name}.sum", "MatMul", [y, v], net.type(q))
-    return net.apply(f"{name}.transpose", "Transpose", [y], TensorType((batch, tokens, heads, width), scores.dtype))
