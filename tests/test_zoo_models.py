@@ -392,6 +392,69 @@ def test_a_gpt_of_96_layers_is_built_in_a_second() -> None:
     assert len([n for n in graph if n.endswith(".attention")]) == 96
 
 
+# --- BERT and Llama
+
+_TEXTS: dict[str, Any] = {"batch": B, "tokens": S, "hidden": H, "heads": A, "vocabulary": 11}
+_LLAMA: dict[str, Any] = {**_TEXTS, "kv_heads": 2, "intermediate": 48}
+
+
+@every(("model", "blocks", "options", "parameters"), [
+    ("bert", 12, {}, 109_482_240), ("bert", 24, {"hidden": 1024, "heads": 16}, 335_141_888),
+    ("llama", 16, {}, 1_235_814_400),
+    ("llama", 32, {"hidden": 4096, "intermediate": 14336, "tied": False}, 8_030_261_248),
+])  # fmt: skip
+def test_bert_and_llama_have_their_published_parameters(
+    model: str, blocks: int, options: dict[str, Any], parameters: int
+) -> None:
+    graph = zoo.build(f"{model}:{blocks}", batch=1, tokens=8, training=False, **options)
+    assert of_kind(graph, "parameter") == parameters
+
+
+def test_all_parameters_of_bert_are_trained_and_a_classifier_adds_its_own() -> None:
+    graph, more = zoo.bert(2, **_TEXTS), zoo.bert(2, **_TEXTS, classes=3)
+    for step in (graph, more):
+        parameters = {n for n, kind in step.nodes(data="kind") if kind == "parameter"}
+        assert {n for n in step if n.endswith(".update")} == {f"{n}.update" for n in parameters}
+    assert of_kind(more, "parameter") - of_kind(graph, "parameter") == 3 * H + 3
+
+
+def test_a_block_of_bert_saves_its_post_norm_values() -> None:
+    """The input, q, k, v, attention, two sums and the norm between: 8 units; 4 and 4 of GELU; statistics and rows."""
+    grown = saved_bytes(zoo.bert(3, **_TEXTS)) - saved_bytes(zoo.bert(2, **_TEXTS))
+    assert grown == 4 * S * B * (H * 16 + A + 4)
+    dropped = saved_bytes(zoo.bert(3, **_TEXTS, dropout=0.1)) - saved_bytes(zoo.bert(2, **_TEXTS, dropout=0.1))
+    assert dropped == grown + S * B * H * 2 + 16  # bool masks of both branches, and the state for the attention
+
+
+@every(("options", "of_a_token"), [
+    # 7 H: two sums, two norms, q, attention, and k and v of half as many heads; SwiGLU 4 * 48; a float32 a head for
+    # the scores and a float32 for each norm.
+    ({}, 4 * (7 * H + 4 * 48) + 4 * A + 2 * 4),
+    # The normalized rows too.
+    ({"fused_norm": False}, 4 * (9 * H + 4 * 48) + 4 * A + 2 * 4),
+    # In place of the sums their float32 copies.
+    ({"fused_norm": False, "dtype": "bfloat16"}, 2 * (7 * H + 4 * 48) + 4 * 2 * H + 4 * A + 2 * 4),
+])  # fmt: skip
+def test_a_block_of_llama_saves_what_pytorchs_saves(options: dict[str, Any], of_a_token: int) -> None:
+    sizes = {**_LLAMA, **options}
+    assert saved_bytes(zoo.llama(3, **sizes)) - saved_bytes(zoo.llama(2, **sizes)) == S * B * of_a_token
+
+
+def test_keys_and_values_of_few_heads_are_copied_for_plain_attention_alone() -> None:
+    fused, plain = zoo.llama(1, **_LLAMA), zoo.llama(1, **_LLAMA, fused_attention=False)
+    assert fused.nodes["h0.value"]["shape"] == (B * S, 2 * H // A)
+    assert set(fused.predecessors("h0.attention")) == {"h0.query.rotary", "h0.key.rotary", "h0.value.heads"}
+    assert plain.nodes["h0.attention.values.repeat"]["shape"] == (B, A, S, H // A)
+
+
+def test_llama_flops_are_twice_the_weights_and_its_scores() -> None:
+    """Forward FLOPs a token: 2 for each weight of a product, and 4 tokens * width a head and block for the scores."""
+    graph = zoo.llama(2, **_LLAMA, fused_attention=False, training=False)
+    products = sum(a["flops"] for _, a in graph.nodes(data=True) if a.get("op") in ("Gemm", "MatMul"))
+    weights = 2 * (2 * H * H + 2 * H * 2 * H // A + 3 * H * 48) + 11 * H
+    assert products == S * B * (2 * weights + 2 * 4 * S * H)
+
+
 # --- fully connected, the seeds' counts, and the cases
 
 
@@ -504,7 +567,13 @@ SMALL: list[tuple[str, dict[str, Any]]] = [
     ("gpt:4", {**_TOKENS, "dropout": 0.1, "fused_attention": False}),
     ("gpt:3", {**_TOKENS, "activation": "gelu_new", "positions": 80}),
     ("gpt:3", {**_TOKENS, "vocabulary": 500, "dtype": "bfloat16", "loss_chunks": 4}), ("vit:4", _PATCHES),
-    ("vit:2", {**_PATCHES, "fused_attention": False, "dropout": 0.1}), ("mlp:64-64-64-64-10", {"batch": 512}),
+    ("vit:2", {**_PATCHES, "fused_attention": False, "dropout": 0.1}), ("bert:3", {**_TOKENS, "dropout": 0.1}),
+    ("bert:2", {**_TOKENS, "classes": 3, "fused_attention": False, "dtype": "bfloat16", "master_weights": True}),
+    ("llama:3", {**_TOKENS, "kv_heads": 2, "intermediate": 48}),
+    ("llama:3", {**_TOKENS, "kv_heads": 1, "intermediate": 48, "tied": False, "fused_norm": False, "dtype": "bfloat16",
+        "loss_chunks": 2}),
+    ("llama:2", {**_TOKENS, "kv_heads": 2, "fused_attention": False, "intermediate": 48}),
+    ("mlp:64-64-64-64-10", {"batch": 512}),
 ]  # fmt: skip
 STEPS = [*SMALL, ("resnet:1-2", _IMAGES), ("lstm:3", {"batch": 2, "layers": 2, "hidden": 4, "classes": 6})]
 IDS = [f"{spec}{'+'.join(['', *map(str, options)][-2:])}" for spec, options in SMALL]

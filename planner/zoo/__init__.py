@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, final
 import networkx as nx
 
 from planner.errors import GraphError
+from planner.zoo.bert import bert
 from planner.zoo.chains import chain
 from planner.zoo.densenet import DENSENET_BLOCKS, densenet
+from planner.zoo.llama import llama
 from planner.zoo.lstm import lstm
 from planner.zoo.mlp import mlp
 from planner.zoo.model_options import Option, options_of
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
     from planner.mxnet.models import mxnet_resnet as mxnet_resnet
 
 __all__ = [
-    "MODELS", "Model", "build", "chain", "densenet", "gpt", "inception_bn", "lstm", "mlp", "mxnet_lstm", "mxnet_resnet",
-    "resnet", "squeezenet", "unet", "vgg", "vit",
+    "MODELS", "Model", "bert", "build", "chain", "densenet", "gpt", "inception_bn", "llama", "lstm", "mlp",
+    "mxnet_lstm", "mxnet_resnet", "resnet", "squeezenet", "unet", "vgg", "vit",
 ]  # fmt: skip
 
 
@@ -115,6 +117,10 @@ MODELS: Final[Mapping[str, Model]] = MappingProxyType({
         "U-Net with a label at each pixel, a whole training step."),
     "gpt": _model(gpt, int, "a number of blocks, e.g. gpt:12",
         "GPT-2 with fused or plain attention, a whole training step."),
+    "bert": _model(bert, int, "a number of blocks, e.g. bert:12",
+        "BERT, an encoder fine-tuned to classify, a whole training step."),
+    "llama": _model(llama, int, "a number of blocks, e.g. llama:16",
+        "Llama with grouped-query attention and SwiGLU, a whole training step."),
     "vit": _model(vit, int, "a number of blocks, e.g. vit:12",
         "Vision transformer, ViT-B/16 by default, a whole training step."),
     "mlp": _model(mlp, _stages, "widths, e.g. mlp:784-128-10", "Fully connected layers, a whole training step."),

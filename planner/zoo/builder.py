@@ -227,6 +227,25 @@ class Layers:
         statistics = [TensorType(tuple(rows))] * 2 if self.training else []
         return self.apply(name, "LayerNormalization", reads, self.type(x), *statistics)
 
+    def rms_norm(self, name: str, x: Value) -> Value:
+        """Division of each row of the last axis by its root mean square; in training with its float32 inverse."""
+        *rows, width = self.shape(x)
+        statistics = [TensorType(tuple(rows))] if self.training else []
+        reads = [x, self.parameter(f"{name}.weight", (width,), x)]
+        return self.apply(name, "RMSNormalization", reads, self.type(x), *statistics)
+
+    def multiply(self, name: str, a: Value, b: Value) -> Value:
+        """Product of two values, the second broadcast to the first."""
+        return self.apply(name, "Mul", [a, b], self.type(a))
+
+    def silu(self, name: str, x: Value) -> Value:
+        """x * sigmoid(x)."""
+        return self.apply(name, "Swish", [x], self.type(x))
+
+    def tanh(self, name: str, x: Value) -> Value:
+        """Hyperbolic tangent."""
+        return self.apply(name, "Tanh", [x], self.type(x))
+
     def gelu(self, name: str, x: Value) -> Value:
         """Gaussian error linear unit."""
         return self.apply(name, "Gelu", [x], self.type(x))
