@@ -64,6 +64,18 @@ def test_an_option_that_cannot_be_is_one_line_that_says_what_can(run, arguments:
     assert len(answer.err) < 500
 
 
+@every(("short", "dtype"), [
+    ("bf16", "bfloat16"), ("BF16", "bfloat16"), ("fp16", "float16"), ("half", "float16"), ("fp32", "float32"),
+    ("float", "float32"), ("Float32", "float32"),
+])  # fmt: skip
+def test_a_dtype_has_the_names_that_frameworks_give_it(short: str, dtype: Any) -> None:
+    sizes: dict[str, Any] = {"batch": 1, "tokens": 2, "hidden": 4, "heads": 2, "vocabulary": 3}
+    assert lower(zoo.gpt(1, **sizes, dtype=short)).ops == lower(zoo.gpt(1, **sizes, dtype=dtype)).ops  # type: ignore[arg-type]
+    option = zoo.MODELS["gpt"].typed_options["dtype"]
+    assert lower(zoo.gpt(1, **sizes, dtype=option.parse(short))) == lower(zoo.gpt(1, **sizes, dtype=dtype))
+    assert (option.choices, str(option)) == (("float32", "bfloat16", "float16"), "dtype=float32|bfloat16|float16")
+
+
 def test_an_option_out_of_range_is_refused_by_the_model(run) -> None:
     answer = run("inspect", "gpt:1", "--batch", "1", "--option", "dropout=2")
     assert (answer.code, answer.out) == (3, "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Literal, get_args
 
 from planner.errors import GraphError
@@ -11,12 +11,16 @@ from planner.lowering.operators.lookup import TensorType
 from planner.zoo.builder import Layers
 
 DType = Literal["float32", "bfloat16", "float16"]
+ShortDType = Literal["fp32", "float", "bf16", "fp16", "half"]
 Activation = Literal["gelu", "gelu_new"]
 #: From q, k and v of (batch, heads, tokens, width), under a name, to the rows of all heads side by side.
 Attention = Callable[[Layers, str, list[Value]], Value]
 #: From a value, under a name, to its activation.
 Activate = Callable[[Layers, str, Value], Value]
-_DTYPES: Final = get_args(DType)
+_SHORT: Final[Mapping[str, DType]] = {
+    "fp32": "float32", "float": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16",
+}  # fmt: skip
+_DTYPES: Final[Mapping[str, DType]] = {**{dtype: dtype for dtype in get_args(DType)}, **_SHORT}
 # The backward of fused attention reads q, k, v, the generator's state, the output and its log-sum-exp.
 _FUSED_WITH_DROPOUT: Final = (("in", 0), ("in", 1), ("in", 2), ("in", 3), ("out", 0), ("out", 1))
 
@@ -33,10 +37,16 @@ def check_dropout(model: str, dropout: float) -> None:
         raise GraphError(f"{model}: dropout is {dropout!r}, expected a probability below 1")
 
 
-def check_dtype(model: str, dtype: str) -> None:
-    """Refuse a dtype that models do not have."""
-    if dtype not in _DTYPES:
-        raise GraphError(f"{model}: unknown dtype {dtype!r}; known: {', '.join(_DTYPES)}")
+def dtype_named(model: str, dtype: str) -> DType:
+    """The dtype of a name, long or short, in any case.
+
+    >>> dtype_named("gpt", "BF16")
+    'bfloat16'
+    """
+    found = _DTYPES.get(dtype.lower()) if isinstance(dtype, str) else None
+    if found is None:
+        raise GraphError(f"{model}: unknown dtype {dtype!r}; known: {', '.join(get_args(DType))}")
+    return found
 
 
 def activation_named(model: str, activation: str) -> Activate:

@@ -14,11 +14,12 @@ from planner.zoo.attention import (
     Activation,
     Attention,
     DType,
+    ShortDType,
     activation_named,
     attention_of,
     check_dropout,
-    check_dtype,
     check_heads,
+    dtype_named,
     lookup,
     upcast,
 )  # fmt: skip
@@ -41,7 +42,7 @@ def bert(
     fused_attention: bool = True,
     dropout: float = 0.0,
     activation: Activation = "gelu",
-    dtype: DType = "float32",
+    dtype: DType | ShortDType = "float32",
     master_weights: bool = False,
     training: bool = True,
     optimizer: str | None = "sgd",
@@ -86,7 +87,7 @@ def bert(
         raise GraphError(f"bert: {tokens} tokens are more than {positions} positions")
     check_heads("bert", hidden=hidden, heads=heads)
     check_dropout("bert", dropout)
-    check_dtype("bert", dtype)
+    dtype = dtype_named("bert", dtype)
     activate = activation_named("bert", activation)
     net = Layers(f"bert:{layers}", device=device, training=training, optimizer=optimizer, master_weights=master_weights)
     labels = net.labels(batch)

@@ -14,13 +14,14 @@ from planner.lowering.operators.lookup import TensorType
 from planner.zoo.attention import (
     Attention,
     DType,
+    ShortDType,
     attention_of,
     causal_mask,
-    check_dtype,
+    dtype_named,
     lookup,
     upcast,
     vocabulary_loss,
-)
+)  # fmt: skip
 from planner.zoo.builder import Layers, whole_numbers
 
 
@@ -39,7 +40,7 @@ def llama(
     loss_chunks: int = 1,
     fused_attention: bool = True,
     fused_norm: bool = True,
-    dtype: DType = "float32",
+    dtype: DType | ShortDType = "float32",
     master_weights: bool = False,
     training: bool = True,
     optimizer: str | None = "sgd",
@@ -89,7 +90,7 @@ def llama(
         raise GraphError(f"llama: head_width is {width}; rotary positions turn pairs, so it must be even")
     if batch * tokens % loss_chunks:
         raise GraphError(f"llama: {batch * tokens} tokens do not divide into {loss_chunks} loss_chunks")
-    check_dtype("llama", dtype)
+    dtype = dtype_named("llama", dtype)
     name = f"llama:{layers}"
     net = Layers(name, device=device, training=training, optimizer=optimizer, master_weights=master_weights)
     ids = net.input("tokens", (batch, tokens), "int64")

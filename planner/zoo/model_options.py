@@ -33,6 +33,7 @@ class Option:
         default: None too where there is none.
         choices: the values of a "str" or a "list" there are; () if any will do.
         nullable: "none" is a value.
+        spellings: further values of a "str" that has choices, each short for one of them.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Option:
     default: Any
     choices: tuple[str, ...] = ()
     nullable: bool = False
+    spellings: tuple[str, ...] = ()
 
     @property
     def accepted(self) -> str:
@@ -80,8 +82,10 @@ class Option:
             return float(text)
         if self.type == "list" and all(part in self.choices for part in text.split(",")):
             return tuple(text.split(","))
-        if self.type == "str" and (text in self.choices or not self.choices):
+        if self.type == "str" and not self.choices:
             return text
+        if self.type == "str" and text.lower() in (*self.choices, *self.spellings):
+            return text.lower()
         raise ValueError(self.accepted)
 
 
@@ -89,7 +93,8 @@ def options_of(function: Callable[..., Any], names: Iterable[str]) -> dict[str, 
     """Options of a function by name.
 
     Args:
-        function: annotated with int, float, bool, str, `Literal` of str, a sequence of one, or one of these or None.
+        function: annotated with int, float, bool, str, `Literal` of str, a sequence of one, or one of these or None. A
+            second `Literal` has short forms of what is in the first.
 
     >>> def model(*, width: int = 3, dtype: Literal["float32", "float16"] = "float32") -> None: ...
     >>> [str(option) for option in options_of(model, ("width", "dtype")).values()]
@@ -102,12 +107,15 @@ def options_of(function: Callable[..., Any], names: Iterable[str]) -> dict[str, 
 def _option(name: str, annotation: Any, default: Any) -> Option:
     parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     kinds = [part for part in parts if part is not NoneType]
+    spellings: tuple[str, ...] = ()
+    if len(kinds) == 2 and all(get_origin(kind) is Literal for kind in kinds):
+        spellings = get_args(kinds.pop())
     if len(kinds) != 1:
         raise TypeError(f"option {name!r} is of type {annotation}, which cannot be given as text")
     kind, default = kinds[0], None if default is inspect.Parameter.empty else default
     nullable = NoneType in parts
     if get_origin(kind) is Literal:
-        return Option(name, "str", default, get_args(kind), nullable)
+        return Option(name, "str", default, get_args(kind), nullable, spellings)
     if get_origin(kind) in (Sequence, tuple) and get_origin(get_args(kind)[0]) is Literal:
         return Option(name, "list", default, get_args(get_args(kind)[0]), nullable)
     if kind not in (int, float, bool, str):

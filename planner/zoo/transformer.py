@@ -16,12 +16,13 @@ from planner.zoo.attention import (
     Activation,
     Attention,
     DType,
+    ShortDType,
     activation_named,
     attention_of,
     causal_mask,
     check_dropout,
-    check_dtype,
     check_heads,
+    dtype_named,
     lookup,
     sequence_first,
     upcast,
@@ -45,7 +46,7 @@ def gpt(
     fused_attention: bool = True,
     dropout: float = 0.0,
     activation: Activation = "gelu",
-    dtype: DType = "float32",
+    dtype: DType | ShortDType = "float32",
     master_weights: bool = False,
     training: bool = True,
     optimizer: str | None = "sgd",
@@ -71,7 +72,7 @@ def gpt(
         dropout: probability, of the embedding, the attention and both residual branches; 0 leaves it out.
         activation: "gelu" is one op, whose backward reads its input; "gelu_new" is Hugging Face's for GPT-2: eight ops,
             whose backward reads four values of that size.
-        dtype: "float32", "bfloat16" or "float16".
+        dtype: "float32", "bfloat16" or "float16", or "fp32", "bf16", "fp16", "half".
         master_weights: parameters, gradients and optimizer states are float32; their copies in `dtype` are values.
         training: False gives the forward graph without labels.
         optimizer, device: see `differentiate`; costs are seconds on the device.
@@ -94,7 +95,7 @@ def gpt(
         raise GraphError(f"gpt: {tokens} tokens are more than {positions} positions")
     check_heads("gpt", hidden=hidden, heads=heads)
     check_dropout("gpt", dropout)
-    check_dtype("gpt", dtype)
+    dtype = dtype_named("gpt", dtype)
     activate = activation_named("gpt", activation)
     net = Layers(f"gpt:{layers}", device=device, training=training, optimizer=optimizer, master_weights=master_weights)
     ids = net.input("tokens", (batch, tokens), "int64")
@@ -129,7 +130,7 @@ def vit(
     classes: int = 1000,
     fused_attention: bool = True,
     dropout: float = 0.0,
-    dtype: DType = "float32",
+    dtype: DType | ShortDType = "float32",
     master_weights: bool = False,
     training: bool = True,
     optimizer: str | None = "sgd",
@@ -165,7 +166,7 @@ def vit(
     hidden, heads, classes = whole_numbers("vit", hidden=hidden, heads=heads, classes=classes)
     check_heads("vit", hidden=hidden, heads=heads)
     check_dropout("vit", dropout)
-    check_dtype("vit", dtype)
+    dtype = dtype_named("vit", dtype)
     net = Layers(f"vit:{layers}", device=device, training=training, optimizer=optimizer, master_weights=master_weights)
     x = net.input("image", (batch, 3, image, image), dtype)
     labels = net.labels(batch)
