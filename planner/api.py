@@ -15,7 +15,8 @@ from planner import plan as plans
 from planner.analysis.evaluator import evaluator_of
 from planner.errors import InfeasibleBudget, PlanFileError, PlannerError, TimeLimit, VerificationError
 from planner.graph import Graph
-from planner.lowering.read import GraphLike, as_graph, read_graph
+from planner.lowering.read import GraphLike
+from planner.lowering.schema import lower
 from planner.lowering.step import with_step
 from planner.memory import Allocation, MemoryModel
 from planner.packing import find_allocator
@@ -46,6 +47,7 @@ from planner.simulator import simulate as judge
 from planner.text import as_int, shown
 from planner.training_step import TrainingStep
 from planner.units import MAX_BYTES, BudgetText
+from planner.zoo import opened
 
 MOST_BUDGETS = 1000
 mxnet.register()
@@ -76,7 +78,8 @@ def optimize(
     strategy is asked for plans that pack tighter.
 
     Args:
-        graph: a networkx DiGraph in the schema, a `Graph`, or the path of an ONNX or JSON file.
+        graph: a networkx DiGraph in the schema, a `Graph`, the name of a zoo model such as `"resnet50"`, which has a
+            batch of 1, or the path of an ONNX or JSON file. A model comes before a file of its name.
         budget: `"7GB"`, `"7GiB"`, bytes, a fraction (`0.4`, `"40%"`) of the peak without recomputation in the same
             scope, a device (`"t4"`, `"RTX 4090"`), or `"auto"`: what the device has free.
         step: the training step that runs. A forward graph is differentiated and given it; a graph that is a step
@@ -226,7 +229,7 @@ def _schedules(starts: Sequence[Plan], program: Graph) -> tuple[Schedule, ...]:
 
 def _program(graph: GraphLike, step: TrainingStep | None) -> Graph:
     """The program of a graph in any form, under a training step."""
-    return with_step(read_graph(graph) if isinstance(graph, (str, os.PathLike)) else graph, step)
+    return with_step(opened(graph) if step is None else opened(graph, training="forward"), step)
 
 
 def _wanted(budgets: int | BudgetText | Sequence[BudgetText], memory: MemoryModel) -> int | tuple[BudgetText, ...]:
@@ -331,7 +334,7 @@ def allocate(
     _check_schedule(schedule)
     check_memory(memory)
     name, allocate_buffers = find_allocator(allocator)
-    program = as_graph(graph)
+    program = lower(opened(graph))
     judge(program, schedule, memory=memory)
     allocation = allocate_buffers(program, schedule, memory=memory)
     if not isinstance(allocation, Allocation):
@@ -355,7 +358,7 @@ def simulate(
     check_memory(memory)
     if allocation is not None and not isinstance(allocation, Allocation):
         raise PlannerError(f"allocation {shown(allocation)} is not an Allocation, nor None")
-    program = as_graph(graph)
+    program = lower(opened(graph))
     trace = judge(program, schedule, memory=memory, allocation=allocation)
     return msgspec.structs.replace(trace, live_at_peak=named_at_peak(program, schedule, trace))
 
@@ -372,4 +375,4 @@ def load(path: str | os.PathLike[str], graph: GraphLike | None = None) -> Plan:
     """
     if not isinstance(path, (str, os.PathLike)):
         raise PlanFileError(f"{shown(path)} is not the path of a plan file")
-    return plans.load(path, None if graph is None else as_graph(graph))
+    return plans.load(path, None if graph is None else lower(opened(graph)))

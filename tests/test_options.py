@@ -109,3 +109,34 @@ def test_none_is_a_value_where_the_signature_says_so() -> None:
     assert Option("features", "int", None, nullable=True).parse("None") is None
     with pytest.raises(ValueError, match=r"an int$"):
         Option("hidden", "int", 4).parse("none")
+
+
+def test_the_zoo_lists_its_aliases_and_what_they_stand_for(run) -> None:
+    listed = json.loads(run("zoo", "--json").out)["aliases"]
+    assert [alias["name"] for alias in listed] == list(zoo.ALIASES)
+    medium = next(alias for alias in listed if alias["name"] == "gpt2-medium")
+    assert (medium["spec"], medium["options"]["hidden"]) == ("gpt:24", 1024)
+    assert "gpt:24 hidden=1024 heads=16" in " ".join(run("zoo").out.split())
+
+
+def test_an_alias_takes_the_options_of_its_model_in_any_case(run) -> None:
+    sizes = ("--option=tokens=4", "--option=hidden=8", "--option=heads=2", "--option=vocabulary=11")
+    written = run("zoo", "GPT2", "--batch=2", *sizes, "--option=dropout=0", "-f", "-o", "g.json", "--json")
+    expected = zoo.gpt(12, batch=2, tokens=4, hidden=8, heads=2, vocabulary=11, positions=1024, activation="gelu_new")
+    assert json.loads(written.out)["fingerprint"] == lower(expected).fingerprint
+    assert json.loads(written.out)["graph"] == "gpt2"
+    assert run("inspect", "ResNet18", "--batch=1", "--option=image=32").code == 0
+
+
+@every(("arguments", "code", "said"), [
+    ("inspect resnet50x --batch 1", 3, "no file 'resnet50x', and no zoo model of that name; did you mean 'resnet50'"),
+    ("inspect resnt:50 --batch 1", 3, "no module:callable; did you mean 'resnet:50'?"),
+    ("zoo rsnet50 -o g.json", 3, "unknown model 'rsnet50'; did you mean 'resnet50'?"),
+    ("inspect resnet50", 2, "resnet50 needs --batch"),
+    ("inspect resnet50 --batch 1 --option heads=2", 2, "resnet has no such option"),
+])  # fmt: skip
+def test_a_name_that_is_wrong_is_one_line_with_the_nearest(run, arguments: str, code: int, said: str) -> None:
+    answer = run(*arguments.split())
+    assert (answer.code, answer.out) == (code, "")
+    assert said in answer.err
+    assert len(answer.err.splitlines()) == 1

@@ -15,6 +15,7 @@ from naive import keep_all
 from offenders import every
 from programs import elements, saved
 
+import planner
 from planner import zoo
 from planner.errors import GraphError
 from planner.lowering.schema import lower
@@ -200,7 +201,10 @@ def test_every_model_says_what_it_is_and_takes() -> None:
 
 
 @every(("spec", "options", "message"), [
-    ("resnet50", {"batch": 1}, "unknown model 'resnet50'; known: chain, resnet"),
+    ("rsnet50", {"batch": 1}, "unknown model 'rsnet50'; did you mean 'resnet50'"),
+    ("alexnet", {"batch": 1}, "unknown model 'alexnet'; `planner zoo` lists"),
+    ("resnt:50", {"batch": 1}, "unknown model 'resnt:50'; did you mean 'resnet:50'"),
+    ("bert", {"batch": 1}, "'bert' needs a number of blocks, e.g. bert:12, or bert-base, .*bert-large"),
     ("resnet", {"batch": 1}, "'resnet' needs a depth"), ("resnet:", {"batch": 1}, "'resnet' needs a depth"),
     ("resnet:3-x", {"batch": 1}, "'resnet' needs a depth"),
     ("resnet:20", {"batch": 1}, "no depth 20; known: 18, 34, 50, 101, 152, 1001"),
@@ -255,3 +259,90 @@ def test_every_model_says_what_it_is_and_takes() -> None:
 def test_bad_specs_name_what_is_accepted(spec: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(GraphError, match=message):
         zoo.build(spec, **options)
+
+
+# --- names that people know models by
+
+
+@every(("alias", "parameters", "small"), [
+    ("resnet18", 11_689_512, {}), ("resnet34", 21_797_672, {}), ("resnet50", 25_557_032, {}),
+    ("resnet101", 44_549_160, {}), ("resnet152", 60_192_808, {}), ("vgg16", 138_357_544, {}),
+    ("vgg19", 143_667_240, {}), ("densenet121", 7_978_856, {}), ("densenet169", 14_149_480, {}),
+    ("densenet201", 20_013_928, {}), ("squeezenet1_1", 1_235_496, {}), ("unet", 31_030_658, {}),
+    ("gpt2", 124_439_808, {"tokens": 8}), ("gpt2-medium", 354_823_168, {"tokens": 8}),
+    ("gpt2-large", 774_030_080, {"tokens": 8}), ("gpt2-xl", 1_557_611_200, {"tokens": 8}),
+    ("bert-base", 109_482_240, {"tokens": 8}), ("bert-base-uncased", 109_482_240, {"tokens": 8}),
+    ("bert-large", 335_141_888, {"tokens": 8}), ("bert-large-uncased", 335_141_888, {"tokens": 8}),
+    ("vit_b_16", 86_567_656, {}), ("vit_b_32", 88_224_232, {}), ("vit_l_16", 304_326_632, {}),
+    ("vit_l_32", 306_535_400, {}), ("llama-3.2-1b", 1_235_814_400, {"tokens": 8}),
+    ("llama-3.2-3b", 3_212_749_824, {"tokens": 8}), ("llama-3-8b", 8_030_261_248, {"tokens": 8}),
+    ("llama-3.1-8b", 8_030_261_248, {"tokens": 8}), ("llama-2-7b", 6_738_415_616, {"tokens": 8}),
+])  # fmt: skip
+def test_an_alias_has_the_published_parameters(alias: str, parameters: int, small: dict[str, Any]) -> None:
+    """torchvision's table of weights, Hugging Face's model cards, golden.md; U-Net as its own test counts it."""
+    graph = zoo.build(alias, batch=1, training=False, **small)
+    assert of_kind(graph, "parameter") == parameters
+    assert graph.graph["name"] == alias
+
+
+def test_every_alias_is_counted() -> None:
+    rows = Path(__file__).read_text(encoding="utf-8")
+    assert [alias for alias in zoo.ALIASES if f'("{alias}", ' not in rows] == []
+
+
+@every("text", ["ResNet50", "resnet-50", "RESNET_50"])
+def test_case_and_hyphens_of_a_name_do_not_matter(text: str) -> None:
+    graph = zoo.build(text, batch=1, image=32)
+    assert graph.graph["name"] == "resnet50"
+    assert lower(graph).ops == lower(zoo.build("ResNet:50", batch=1, image=32)).ops
+    assert lower(graph).ops == lower(zoo.resnet(50, batch=1, image=32)).ops
+
+
+def test_an_option_wins_over_that_of_an_alias() -> None:
+    sizes: dict[str, Any] = {"batch": 1, "tokens": 4, "hidden": 8, "heads": 2, "vocabulary": 11}
+    drawn = [zoo.build("gpt2", **sizes, **further) for further in ({}, {"dropout": 0.0})]
+    assert ["embed.dropout" in graph for graph in drawn] == [True, False]
+    assert zoo.build("resnet50", batch=1, image=32, stride_on_1x1=True).graph["name"] == "resnet50 v1"
+
+
+@every(("attribute", "said"), [
+    ("resnet50", "write zoo.build('resnet50', batch=...)"),
+    ("gpt2_medium", "write zoo.build('gpt2-medium', batch=...)"),
+    ("rsnet50", "did you mean 'resnet50'?"), ("nothing_like_it", "`planner zoo` lists the models"),
+])  # fmt: skip
+def test_an_attribute_that_is_missing_says_what_to_write(attribute: str, said: str) -> None:
+    with pytest.raises(AttributeError, match=re.escape(f"no attribute '{attribute}'; {said}")):
+        getattr(zoo, attribute)
+
+
+# --- where a path may stand
+
+
+def test_every_verb_takes_a_name_with_a_batch_of_one_that_it_shows() -> None:
+    plan = planner.optimize("mlp:8-4-2", "100%")
+    assert plan.graph == lower(zoo.mlp([8, 4, 2], batch=1))
+    assert plan.graph.name == "mlp:8-4-2, batch 1"
+    assert "mlp:8-4-2, batch 1" in str(plan.report)
+    assert planner.curve("chain:8", [9]).points[0].cost == 17.0  # case C1; a chain has no batch
+    assert planner.estimate("MLP:8-4-2", optimizer="adam").graph == "mlp:8-4-2, batch 1"
+    assert planner.simulate("mlp:8-4-2", plan.schedule).peak_bytes == plan.report.plan.peak_bytes
+    assert planner.allocate("mlp:8-4-2", plan.schedule).arena_bytes >= plan.report.plan.peak_bytes
+
+
+def test_a_model_comes_before_a_file_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("squeezenet", "mine"):
+        Path(name).write_bytes(lower(zoo.chain(2)).to_json())
+    assert lower(zoo.opened("squeezenet", image=64)).name == "squeezenet, batch 1"
+    assert lower(zoo.opened(Path("squeezenet"))) == lower(zoo.opened("mine")) == lower(zoo.chain(2))
+
+
+@every(("text", "message"), [
+    ("rsnet50", "no file 'rsnet50', and no zoo model of that name; did you mean 'resnet50'?"),
+    ("resnt:50", "no file 'resnt:50', and no zoo model of that name; did you mean 'resnet:50'?"),
+    ("nosuch.onnx", "cannot read graph 'nosuch.onnx': No such file or directory"),
+])  # fmt: skip
+def test_a_text_that_names_nothing_says_what_is_near(text: str, message: str) -> None:
+    for verb in (planner.optimize, planner.estimate, planner.curve):
+        with pytest.raises(GraphError, match=re.escape(message)):
+            verb(text)

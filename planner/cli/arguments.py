@@ -68,24 +68,22 @@ def step_of(options: dict[str, Any]) -> TrainingStep | None:
 
 
 def _read(text: str, given: dict[str, Any], settings: dict[str, str]) -> Any:
-    from planner.lowering.read import read_graph
-    from planner.zoo import MODELS, build
+    from planner.zoo import opened
+    from planner.zoo.catalogue import find
 
-    name, colon, _ = text.partition(":")
-    if name in MODELS:
-        chosen = _chosen(name, given.pop("dims", {}), settings)
-        if given.get("training") == "forward" and "training" not in MODELS[name].options:
+    named = find(text)
+    if named is not None:
+        chosen = _chosen(named.name, given.pop("dims", {}), settings)
+        if given.get("training") == "forward" and "training" not in named.model.options:
             del given["training"]  # the model is a whole step, which the verb rewrites
-        for option in MODELS[name].required:
+        for option in named.model.required:
             if option not in given:
                 raise click.UsageError(f"{text} needs --{option}")
-        return build(text, **chosen, **given)
+        return opened(text, **chosen, **given)
     if settings:
         raise click.UsageError(f"--option {next(iter(settings))} is for zoo models; {text!r} is none")
-    if os.path.exists(text) or not colon:
-        if not os.path.exists(text):
-            raise errors.GraphError(f"no file {text!r}, and no zoo model of that name ({', '.join(MODELS)})")
-        return read_graph(text, **given)
+    if os.path.exists(text) or ":" not in text:
+        return opened(text, **given)
     return _call(text, {name: value for name, value in given.items() if value != "forward"})
 
 
@@ -117,7 +115,10 @@ def _call(text: str, given: dict[str, Any]) -> Any:
 def _import(module_name: str, function_name: str, text: str) -> Any:
     from importlib import import_module
 
-    unknown = f"{text!r} is no zoo model, no file, and no module:callable"
+    from planner.zoo.catalogue import hint, near
+
+    meant = f"; {hint(text)}" if near(text) else ""
+    unknown = f"{text!r} is no zoo model, no file, and no module:callable{meant}"
     if not module_name or module_name.startswith("."):
         raise errors.GraphError(f"{unknown} (a module is named in full, as package.module)")
     try:

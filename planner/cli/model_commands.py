@@ -133,7 +133,7 @@ def inspect(
 @options_of(GRAPH, STEP, OUTPUT, JSON)
 def zoo(model: str | None, output: str | None, force: bool, as_json: bool, **options: Any) -> None:
     """List the models that come with the planner, or write one as a JSON graph."""
-    from planner.zoo import MODELS
+    from planner.zoo.catalogue import ALIASES, MODELS, find, hint
 
     if model is None and as_json:
         fields = ("argument", "description", "options", "required")
@@ -141,19 +141,20 @@ def zoo(model: str | None, output: str | None, force: bool, as_json: bool, **opt
         for name, entry in MODELS.items():
             types = (*entry.typed_options.values(),)
             rows.append({"name": name, **{field: getattr(entry, field) for field in fields}, "types": types})
-        print_json("planner-models", {"models": rows})
+        aliases = [{"name": name, "spec": alias.spec, "options": alias.options} for name, alias in ALIASES.items()]
+        print_json("planner-models", {"models": rows, "aliases": aliases})
         return
     if model is None:
         from planner.cli.tables import print_models
 
         listed = [(name, entry.argument, _option_list(entry), entry.description) for name, entry in MODELS.items()]
         with printing():
-            print_models(listed)
+            print_models(listed, aliases=[(name, str(alias)) for name, alias in ALIASES.items()])
         return
     if output is None:
         raise click.UsageError("name the file to write with -o FILE")
-    if model.partition(":")[0] not in MODELS:
-        raise errors.GraphError(f"unknown model {model!r}; known: {', '.join(MODELS)}")
+    if find(model) is None:
+        raise errors.GraphError(f"unknown model {model!r}; {hint(model)}")
     check_output(output, force=force)
     from planner.files import write_whole
 

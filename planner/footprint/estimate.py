@@ -27,7 +27,8 @@ from planner.footprint.slices import Copies, copies
 from planner.graph import Graph
 from planner.lowering.devices import find_device
 from planner.lowering.im2col import unfolded
-from planner.lowering.read import GraphLike, as_graph, read_graph
+from planner.lowering.read import GraphLike
+from planner.lowering.schema import lower
 from planner.lowering.step import differentiated, iteration
 from planner.lowering.targets import targets_of
 from planner.memory import MemoryModel
@@ -35,6 +36,7 @@ from planner.problem import Budget, Request, with_reserve
 from planner.remedies import Remedy as Remedy
 from planner.training_step import Gradients, TrainingStep, Update
 from planner.units import MAX_BYTES, BudgetText, exactly, format_bytes
+from planner.zoo import opened
 
 Verdict = Literal["fits", "barely", "does not fit"]
 
@@ -388,11 +390,11 @@ def _differentiated(graph: GraphLike, step: TrainingStep | None, *, inference: b
     Args:
         inference: a forward graph stays one.
     """
-    read = read_graph(graph) if isinstance(graph, (str, os.PathLike)) else graph
     if step is None:
-        return as_graph(read)
-    if inference:
-        program = as_graph(read)
+        return lower(opened(graph))
+    read = opened(graph, training="forward")
+    if inference and not isinstance(graph, (str, os.PathLike)):
+        program = lower(read)
         if not any(op.phase in ("backward", "update") for op in program.ops):
             return unfolded(program)
     return differentiated(read, step)

@@ -13,22 +13,12 @@ import networkx as nx
 from planner.errors import GraphError
 from planner.files import refuse_larger
 from planner.graph import FORMAT, Graph
-from planner.lowering.schema import lower
 from planner.text import shown
 
-#: What a graph may be given as; a path names an ONNX or JSON file.
+#: What a graph may be given as; text names a zoo model, or an ONNX or JSON file.
 GraphLike = Union[nx.DiGraph, Graph, str, os.PathLike[str]]
 _START_BYTES: Final = 4096  # white space before JSON is shorter
 _MARKS: Final = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-
-
-def as_graph(graph: GraphLike) -> Graph:
-    """The program of a graph in any form.
-
-    Raises:
-        GraphError: unreadable or invalid.
-    """
-    return lower(read_graph(graph) if isinstance(graph, (str, os.PathLike)) else graph)
 
 
 def read_graph(path: str | os.PathLike[str], **onnx_options: Any) -> Graph | nx.DiGraph:
