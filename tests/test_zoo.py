@@ -18,8 +18,11 @@ from programs import elements, saved
 import planner
 from planner import zoo
 from planner.errors import GraphError
+from planner.lowering.dag import as_dag
 from planner.lowering.schema import lower
+from planner.lowering.step import with_step
 from planner.simulator import simulate
+from planner.training_step import TrainingStep
 
 
 def of_kind(graph: nx.DiGraph, kind: str) -> int:
@@ -183,6 +186,37 @@ def test_chain_sizes_and_costs_are_uniform() -> None:
     assert graph.nodes["x"]["nbytes"] == 7
     assert {(a["nbytes"], a["cost"]) for n, a in graph.nodes(data=True) if n != "x"} == {(5, 2.5)}
     assert [graph.nodes[n]["phase"] for n in ("f3", "g3", "g2", "g0")] == ["forward", "loss", "backward", "backward"]
+
+
+# --- the training step
+
+SMALL: list[tuple[str, dict[str, Any]]] = [
+    ("resnet:1-1", {"image": 32}), ("vgg:16", {"image": 32, "classes": 3}), ("squeezenet", {"image": 32}),
+    ("densenet:1-1", {"image": 32}), ("unet:1", {"image": 32, "channels": 2}),
+    ("gpt:1", {"tokens": 4, "hidden": 8, "heads": 2, "vocabulary": 11, "dropout": 0.1, "dtype": "bfloat16"}),
+    ("vit:1", {"image": 32, "hidden": 8, "heads": 2}), ("mlp:4-3-2", {}), ("lstm:2", {"layers": 1, "hidden": 4}),
+]  # fmt: skip
+
+
+@every(("spec", "options"), SMALL)
+def test_a_model_takes_the_step_that_its_forward_pass_is_given_elsewhere(spec: str, options: dict[str, Any]) -> None:
+    forward = zoo.build(spec, batch=2, training="forward", **options)
+    for step in (TrainingStep("adam", update="fused"), TrainingStep("none"), TrainingStep("momentum", micro_batches=3)):
+        own = lower(zoo.build(spec, batch=2, step=step, **options))
+        # A DAG numbers the values of an op anew: those of a copy are "loss@1:0" in it, not "loss:0@1".
+        assert own.ops == lower(as_dag(with_step(forward, step))).ops, (spec, step)
+
+
+def test_a_step_without_an_optimizer_takes_the_one_of_the_model() -> None:
+    step = TrainingStep(gradients="zeroed")
+    for name, stated in (
+        ("adam", TrainingStep("adam", gradients="zeroed")),
+        (None, TrainingStep("none", gradients="zeroed")),
+    ):
+        found = lower(zoo.mlp([4, 2], batch=1, optimizer=name, step=step))
+        assert found.ops == lower(zoo.mlp([4, 2], batch=1, step=stated)).ops
+    with pytest.raises(GraphError, match="mlp:4-2: training is False, which has no step; leave out training or step"):
+        zoo.mlp([4, 2], batch=1, training=False, step=step)
 
 
 # --- build

@@ -81,7 +81,7 @@ def build(spec: str, **options: Any) -> nx.DiGraph:
     except ValueError:
         raise GraphError(f"model {name!r} needs {named.accepted}; got {spec!r}") from None
     for option in options:
-        if option not in model.options:
+        if option not in model.options and not (option == "step" and model.trains):
             raise GraphError(f"model {name!r} takes no option {option!r}; it takes {', '.join(model.options)}")
     for option in model.required:
         if options.get(option) is None:

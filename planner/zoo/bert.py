@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import networkx as nx
 
 from planner.errors import GraphError
 from planner.lowering.assembly import Value
 from planner.lowering.operators.lookup import TensorType
+from planner.training_step import TrainingStep
 from planner.zoo.attention import (
     Activate,
     Activation,
@@ -44,8 +45,9 @@ def bert(
     activation: Activation = "gelu",
     dtype: DType | ShortDType = "float32",
     master_weights: bool = False,
-    training: bool = True,
+    training: bool | Literal["forward"] = True,
     optimizer: str | None = "sgd",
+    step: TrainingStep | None = None,
     device: str = "a100",
 ) -> nx.DiGraph:
     """BERT, BERT-base by default: an encoder and its pooler, fine-tuned to classify texts, or for inference.
@@ -69,7 +71,7 @@ def bert(
         dropout: probability, of the embedding, the attention, both residual branches and the classifier.
         activation, dtype, master_weights: as for `gpt`.
         training: False gives the forward graph without labels.
-        optimizer, device: see `differentiate`; costs are seconds on the device.
+        optimizer, step, device: see `Layers`; costs are seconds on the device.
     Returns:
         A DAG with 109,482,240 parameters by default.
     Raises:
@@ -89,7 +91,14 @@ def bert(
     check_dropout("bert", dropout)
     dtype = dtype_named("bert", dtype)
     activate = activation_named("bert", activation)
-    net = Layers(f"bert:{layers}", device=device, training=training, optimizer=optimizer, master_weights=master_weights)
+    net = Layers(
+        f"bert:{layers}",
+        device=device,
+        training=training,
+        optimizer=optimizer,
+        step=step,
+        master_weights=master_weights,
+    )
     labels = net.labels(batch)
     x = _embedding(net, (batch, tokens, hidden), dtype, {"tokens": vocabulary, "types": types, "positions": positions})
     x = net.dropout("embed.dropout", x) if dropout else x

@@ -17,7 +17,9 @@ from planner.lowering.devices import device as device_named
 from planner.lowering.devices import roofline_seconds
 from planner.lowering.differentiate import check_optimizer, differentiate
 from planner.lowering.operators.lookup import TensorType, output_types
+from planner.lowering.step import stepped
 from planner.text import whole_number
+from planner.training_step import TrainingStep
 
 
 def whole_numbers(model: str, **given: Any) -> Iterator[int]:
@@ -58,10 +60,11 @@ class Layers:
         device: costs are seconds on it.
         training: True for batch statistics, pool indices and the like; False for inference; "forward" for the forward
             pass as training runs it, not differentiated.
-        optimizer: of `step` and `trained`; see `differentiate`.
+        optimizer: of the training step; see `differentiate`.
+        step: the training step that runs, see `with_step`; its optimizer wins over the other.
         master_weights: parameters are float32, and cast where a layer of another dtype needs them.
     Raises:
-        GraphError: unknown optimizer or device.
+        GraphError: unknown optimizer or device, or a step of a model without training.
 
     >>> layers = Layers("tiny", device="a100", training=True)
     >>> image = layers.input("image", (1, 3, 8, 8))
@@ -76,13 +79,17 @@ class Layers:
         device: str,
         training: bool | Literal["forward"],
         optimizer: str | None = "sgd",
+        step: TrainingStep | None = None,
         master_weights: bool = False,
     ) -> None:
         check_optimizer(optimizer)
         device_named(device)
+        if step is not None and not training:
+            raise GraphError(f"{name}: training is False, which has no step; leave out training or step")
         self.draft: Final = Assembly(name=name, device=device)
         self.training: Final[bool | Literal["forward"]] = training
         self.optimizer: Final = optimizer
+        self.training_step: Final = step
         self.master_weights: Final = master_weights
 
     @property
@@ -99,6 +106,9 @@ class Layers:
 
     def trained(self, loss: str | None) -> nx.DiGraph:
         """The training step of a loss, or the forward pass that training runs where that is asked for."""
+        if self.training_step is not None:
+            self.graph.graph["loss"] = loss
+            return stepped(self.graph, self.training_step, optimizer=self.optimizer)
         if self.training == "forward":
             self.graph.graph["loss"] = loss
             return self.graph

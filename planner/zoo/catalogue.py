@@ -65,6 +65,11 @@ class Model:
     required: tuple[str, ...] = ()
 
     @property
+    def trains(self) -> bool:
+        """True if it makes the training step that it is given as `step`."""
+        return "training" in self.options
+
+    @property
     def typed_options(self) -> dict[str, Option]:
         """What each option is, so that it can be given as text."""
         return options_of(getattr(self.build, "function", self.build), self.options)
@@ -73,8 +78,9 @@ class Model:
 def _model(
     build: Callable[..., nx.DiGraph], parse: Callable[[str], Any] | None, argument: str, description: str
 ) -> Model:
-    """An entry whose options are the keyword arguments of the model's function."""
-    given = [option for option in signature(build).parameters.values() if option.kind is Parameter.KEYWORD_ONLY]
+    """An entry whose options are the keyword arguments of the model's function, but `step`, which is no text."""
+    own = signature(build).parameters.values()
+    given = [option for option in own if option.kind is Parameter.KEYWORD_ONLY and option.name != "step"]
     required = tuple(option.name for option in given if option.default is Parameter.empty)
     return Model(build, parse, argument, description, tuple(option.name for option in given), required)
 

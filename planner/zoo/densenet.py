@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
 import networkx as nx
 
 from planner.lowering.assembly import Value
+from planner.training_step import TrainingStep
 from planner.zoo.builder import Layers, block_counts, whole_numbers
 
 # Layers per dense block; depth counts two convolutions a layer, the stem's, the transitions' and the classifier.
@@ -24,8 +25,9 @@ def densenet(
     image: int = 224,
     classes: int = 1000,
     growth: int = 32,
-    training: bool = True,
+    training: bool | Literal["forward"] = True,
     optimizer: str | None = "sgd",
+    step: TrainingStep | None = None,
     device: str = "a100",
 ) -> nx.DiGraph:
     """DenseNet-BC, for training (with backward and update) or inference, in float32.
@@ -40,7 +42,7 @@ def densenet(
         classes: outputs of the classifier.
         growth: channels that each layer adds; the stem has twice as many.
         training: False gives the forward graph with running statistics and without labels.
-        optimizer, device: see `differentiate`; costs are seconds on the device.
+        optimizer, step, device: see `Layers`; costs are seconds on the device.
     Returns:
         A DAG with 7,978,856 trained parameters for 121 and 1000 classes, and 83,648 running statistics as states.
         Caffe's form of the net, and its ONNX file, count those too, and scale and shift twice: 8,146,152.
@@ -55,7 +57,7 @@ def densenet(
     blocks = block_counts("densenet", depth, DENSENET_BLOCKS, form="layers per block such as 6-12-24-16")
     batch, image, classes, growth = whole_numbers("densenet", batch=batch, image=image, classes=classes, growth=growth)
     name = f"densenet:{depth if isinstance(depth, int) else '-'.join(map(str, blocks))}"
-    layers = Layers(name, device=device, training=training, optimizer=optimizer)
+    layers = Layers(name, device=device, training=training, optimizer=optimizer, step=step)
     x = layers.input("image", (batch, 3, image, image))
     labels = layers.labels(batch)
     x = layers.conv("stem.conv", x, 2 * growth, kernel=7, stride=2, padding=3)

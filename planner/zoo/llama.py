@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import Literal, final
 
 import networkx as nx
 
 from planner.errors import GraphError
 from planner.lowering.assembly import Value
 from planner.lowering.operators.lookup import TensorType
+from planner.training_step import TrainingStep
 from planner.zoo.attention import (
     Attention,
     DType,
@@ -42,8 +43,9 @@ def llama(
     fused_norm: bool = True,
     dtype: DType | ShortDType = "float32",
     master_weights: bool = False,
-    training: bool = True,
+    training: bool | Literal["forward"] = True,
     optimizer: str | None = "sgd",
+    step: TrainingStep | None = None,
     device: str = "a100",
 ) -> nx.DiGraph:
     """Llama, Llama 3.2 1B by default: RMSNorm, rotary positions, grouped-query attention, SwiGLU; no bias, no dropout.
@@ -67,7 +69,7 @@ def llama(
             Face's, six ops in float32, whose backward reads the normalized rows too.
         dtype, master_weights: as for `gpt`.
         training: False gives the forward graph without labels.
-        optimizer, device: see `differentiate`; costs are seconds on the device.
+        optimizer, step, device: see `Layers`; costs are seconds on the device.
     Returns:
         A DAG with 1,235,814,400 parameters by default.
     Raises:
@@ -92,7 +94,7 @@ def llama(
         raise GraphError(f"llama: {batch * tokens} tokens do not divide into {loss_chunks} loss_chunks")
     dtype = dtype_named("llama", dtype)
     name = f"llama:{layers}"
-    net = Layers(name, device=device, training=training, optimizer=optimizer, master_weights=master_weights)
+    net = Layers(name, device=device, training=training, optimizer=optimizer, step=step, master_weights=master_weights)
     ids = net.input("tokens", (batch, tokens), "int64")
     labels = net.labels(batch * tokens)
     kinds = ("embed", "head") if not tied else ("embed",)

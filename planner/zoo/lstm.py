@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import networkx as nx
 
 from planner.lowering.assembly import Value
 from planner.lowering.operators.lookup import TensorType
+from planner.training_step import TrainingStep
 from planner.zoo.builder import Layers, whole_numbers
 
 _GATES: Final = (("in", "Sigmoid"), ("forget", "Sigmoid"), ("change", "Tanh"), ("out", "Sigmoid"))
@@ -21,8 +22,9 @@ def lstm(
     hidden: int = 1024,
     features: int | None = None,
     classes: int = 5000,
-    training: bool = True,
+    training: bool | Literal["forward"] = True,
     optimizer: str | None = "sgd",
+    step: TrainingStep | None = None,
     device: str = "a100",
 ) -> nx.DiGraph:
     """An LSTM unrolled over time with a softmax cross-entropy at each step, for training or inference, in float32.
@@ -38,7 +40,7 @@ def lstm(
         features: width of the input of a time step; default: as `hidden`.
         classes: outputs of the classifier.
         training: False gives the forward graph without labels; the logits of each step are its outputs.
-        optimizer, device: see `differentiate`; costs are seconds on the device.
+        optimizer, step, device: see `Layers`; costs are seconds on the device.
     Returns:
         A DAG with layers * 4 * hidden * (width + hidden + 2) + classes * (hidden + 1) parameters, width being that of
         the layer's input. The initial states are inputs; the loss is the sum over steps of the mean over the batch.
@@ -53,7 +55,7 @@ def lstm(
     width = hidden if features is None else features
     steps, batch, layers = whole_numbers("lstm", steps=steps, batch=batch, layers=layers)
     hidden, width, classes = whole_numbers("lstm", hidden=hidden, features=width, classes=classes)
-    net = Layers(f"lstm:{steps}", device=device, training=training, optimizer=optimizer)
+    net = Layers(f"lstm:{steps}", device=device, training=training, optimizer=optimizer, step=step)
     weights = [_Weights.of(net, f"l{k}", width if k == 0 else hidden, 4 * hidden, hidden) for k in range(layers)]
     head = net.draft.resident("head.weight", TensorType((classes, hidden)), kind="parameter")
     bias = net.draft.resident("head.bias", TensorType((classes,)), kind="parameter")

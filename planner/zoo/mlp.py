@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import networkx as nx
 
 from planner.errors import GraphError
 from planner.text import whole_number
+from planner.training_step import TrainingStep
 from planner.zoo.builder import Layers
 
 
@@ -17,8 +19,9 @@ def mlp(
     batch: int,
     relu: bool = True,
     tied: bool = False,
-    training: bool = True,
+    training: bool | Literal["forward"] = True,
     optimizer: str | None = "sgd",
+    step: TrainingStep | None = None,
     device: str = "a100",
 ) -> nx.DiGraph:
     """Fully connected layers with biases, for training (with backward and update) or inference, in float32.
@@ -29,7 +32,7 @@ def mlp(
         relu: a ReLU after each layer but the last. Without, the network is linear, and `differentiate` adds the loss.
         tied: all layers share one weight and one bias, counted once, as their gradients are; widths must be equal.
         training: False gives the forward graph without labels.
-        optimizer, device: see `differentiate`; costs are seconds on the device.
+        optimizer, step, device: see `Layers`; costs are seconds on the device.
     Raises:
         GraphError: an argument out of range, tied layers of several widths, an unknown optimizer or device.
 
@@ -44,7 +47,7 @@ def mlp(
     if tied and len(set(sizes)) > 1:
         raise GraphError(f"mlp: tied layers need one width, not {'-'.join(map(str, sizes))}")
     named = "-".join(map(str, sizes)) if len(sizes) < 9 else f"{len(sizes) - 1} layers"
-    layers = Layers(f"mlp:{named}", device=device, training=training, optimizer=optimizer)
+    layers = Layers(f"mlp:{named}", device=device, training=training, optimizer=optimizer, step=step)
     x = layers.input("input", (batch, sizes[0]))
     labels = layers.labels(batch) if relu else None
     one = [layers.parameter(name, (sizes[0],) * rank, x) for name, rank in (("weight", 2), ("bias", 1)) if tied]

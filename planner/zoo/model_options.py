@@ -31,7 +31,7 @@ class Option:
         name: as the model's function has it.
         type: "int", "float", "bool", "str", or "list" of choices with commas between.
         default: None too where there is none.
-        choices: the values of a "str" or a "list" there are; () if any will do.
+        choices: the values of a "str" or a "list" there are, and of a "bool" that is a word too; () if any will do.
         nullable: "none" is a value.
         spellings: further values of a "str" that has choices, each short for one of them.
     """
@@ -107,6 +107,9 @@ def options_of(function: Callable[..., Any], names: Iterable[str]) -> dict[str, 
 def _option(name: str, annotation: Any, default: Any) -> Option:
     parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     kinds = [part for part in parts if part is not NoneType]
+    words = [word for part in kinds if get_origin(part) is Literal for word in get_args(part)]
+    if bool in kinds and words and len(kinds) == 2:
+        return Option(name, "bool", default, ("true", "false", *words), NoneType in parts)
     spellings: tuple[str, ...] = ()
     if len(kinds) == 2 and all(get_origin(kind) is Literal for kind in kinds):
         spellings = get_args(kinds.pop())

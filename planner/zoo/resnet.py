@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
 import networkx as nx
 
 from planner.errors import GraphError
 from planner.lowering.assembly import Value
+from planner.training_step import TrainingStep
 from planner.zoo.builder import Layers, block_counts, whole_numbers
 
 # Blocks per stage; depth counts the convolutions of the blocks, the stem's and the classifier.
@@ -26,8 +27,9 @@ def resnet(
     image: int = 224,
     classes: int = 1000,
     stride_on_1x1: bool = False,
-    training: bool = True,
+    training: bool | Literal["forward"] = True,
     optimizer: str | None = "sgd",
+    step: TrainingStep | None = None,
     device: str = "a100",
 ) -> nx.DiGraph:
     """ResNet v1.5, for training (with backward and update) or inference, in float32.
@@ -42,7 +44,7 @@ def resnet(
         classes: outputs of the classifier.
         stride_on_1x1: v1: values inside the first block of a stage are smaller, parameters the same.
         training: False gives the forward graph with running statistics and without labels.
-        optimizer, device: see `differentiate`; costs are seconds on the device.
+        optimizer, step, device: see `Layers`; costs are seconds on the device.
     Raises:
         GraphError: an argument out of range, an unknown depth or device, v1 of basic blocks, which have no 1x1.
     Source: He et al. 2016, table 1; the stride as in torchvision's and NVIDIA's v1.5.
@@ -57,7 +59,7 @@ def resnet(
     if basic and stride_on_1x1:
         raise GraphError(f"resnet: blocks of depth {depth} begin with a 3x3 convolution; leave stride_on_1x1 out")
     name = f"resnet:{depth if isinstance(depth, int) else '-'.join(map(str, stages))}{' v1' if stride_on_1x1 else ''}"
-    layers = Layers(name, device=device, training=training, optimizer=optimizer)
+    layers = Layers(name, device=device, training=training, optimizer=optimizer, step=step)
     x = layers.input("image", (batch, 3, image, image))
     labels = layers.labels(batch)
     x = layers.batch_norm("stem.bn", layers.conv("stem.conv", x, 64, kernel=7, stride=2, padding=3))

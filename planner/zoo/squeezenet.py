@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import networkx as nx
 
 from planner.lowering.assembly import Value
+from planner.training_step import TrainingStep
 from planner.zoo.builder import Layers, whole_numbers
 
 # Channels squeezed to and expanded to by each fire module from fire2 on; each group begins with a pooling.
@@ -18,8 +19,9 @@ def squeezenet(
     batch: int,
     image: int = 224,
     classes: int = 1000,
-    training: bool = True,
+    training: bool | Literal["forward"] = True,
     optimizer: str | None = "sgd",
+    step: TrainingStep | None = None,
     device: str = "a100",
 ) -> nx.DiGraph:
     """SqueezeNet 1.1, for training (with backward and update) or inference, in float32.
@@ -29,7 +31,7 @@ def squeezenet(
         image: height and width in pixels. Poolings round down; where, as for 224, nothing is left over, that is exact.
         classes: channels of the last convolution.
         training: False gives the forward graph without labels, its dropout the identity.
-        optimizer, device: see `differentiate`; costs are seconds on the device.
+        optimizer, step, device: see `Layers`; costs are seconds on the device.
     Raises:
         GraphError: an argument out of range, an unknown optimizer or device, an image too small for the poolings.
     Source: Iandola et al. 2016, with the smaller first layer and earlier poolings that its authors released as 1.1.
@@ -39,7 +41,7 @@ def squeezenet(
     ((1, 512, 13, 13), (64, 512, 1, 1))
     """
     batch, image, classes = whole_numbers("squeezenet", batch=batch, image=image, classes=classes)
-    layers = Layers("squeezenet", device=device, training=training, optimizer=optimizer)
+    layers = Layers("squeezenet", device=device, training=training, optimizer=optimizer, step=step)
     x = layers.input("image", (batch, 3, image, image))
     labels = layers.labels(batch)
     x = layers.relu("stem.relu", layers.conv("stem.conv", x, 64, kernel=3, stride=2, bias=True))

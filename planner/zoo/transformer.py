@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 import networkx as nx
 
 from planner.errors import GraphError
 from planner.lowering.assembly import Value
 from planner.lowering.operators.lookup import TensorType
+from planner.training_step import TrainingStep
 from planner.zoo.attention import (
     Activate,
     Activation,
@@ -48,8 +49,9 @@ def gpt(
     activation: Activation = "gelu",
     dtype: DType | ShortDType = "float32",
     master_weights: bool = False,
-    training: bool = True,
+    training: bool | Literal["forward"] = True,
     optimizer: str | None = "sgd",
+    step: TrainingStep | None = None,
     device: str = "a100",
 ) -> nx.DiGraph:
     """GPT-2: causal self-attention, learned positions, GELU, layer normalization first; for training or inference.
@@ -75,7 +77,7 @@ def gpt(
         dtype: "float32", "bfloat16" or "float16", or "fp32", "bf16", "fp16", "half".
         master_weights: parameters, gradients and optimizer states are float32; their copies in `dtype` are values.
         training: False gives the forward graph without labels.
-        optimizer, device: see `differentiate`; costs are seconds on the device.
+        optimizer, step, device: see `Layers`; costs are seconds on the device.
     Returns:
         A DAG with (vocabulary + positions) * hidden + layers * (12 * hidden**2 + 13 * hidden) + 2 * hidden parameters.
     Raises:
@@ -97,7 +99,9 @@ def gpt(
     check_dropout("gpt", dropout)
     dtype = dtype_named("gpt", dtype)
     activate = activation_named("gpt", activation)
-    net = Layers(f"gpt:{layers}", device=device, training=training, optimizer=optimizer, master_weights=master_weights)
+    net = Layers(
+        f"gpt:{layers}", device=device, training=training, optimizer=optimizer, step=step, master_weights=master_weights
+    )
     ids = net.input("tokens", (batch, tokens), "int64")
     places = net.input("positions", (tokens,), "int64")
     labels = net.labels(batch * tokens)
@@ -132,8 +136,9 @@ def vit(
     dropout: float = 0.0,
     dtype: DType | ShortDType = "float32",
     master_weights: bool = False,
-    training: bool = True,
+    training: bool | Literal["forward"] = True,
     optimizer: str | None = "sgd",
+    step: TrainingStep | None = None,
     device: str = "a100",
 ) -> nx.DiGraph:
     """Vision transformer, ViT-B/16 by default, for training (with backward and update) or inference.
@@ -151,7 +156,7 @@ def vit(
         classes: outputs of the classifier.
         fused_attention, dropout, dtype, master_weights: as for `gpt`.
         training: False gives the forward graph without labels.
-        optimizer, device: see `differentiate`; costs are seconds on the device.
+        optimizer, step, device: see `Layers`; costs are seconds on the device.
     Returns:
         A DAG with 86,567,656 parameters by default.
     Raises:
@@ -167,7 +172,9 @@ def vit(
     check_heads("vit", hidden=hidden, heads=heads)
     check_dropout("vit", dropout)
     dtype = dtype_named("vit", dtype)
-    net = Layers(f"vit:{layers}", device=device, training=training, optimizer=optimizer, master_weights=master_weights)
+    net = Layers(
+        f"vit:{layers}", device=device, training=training, optimizer=optimizer, step=step, master_weights=master_weights
+    )
     x = net.input("image", (batch, 3, image, image), dtype)
     labels = net.labels(batch)
     x = net.conv("embed.conv", x, hidden, kernel=patch, stride=patch, bias=True)

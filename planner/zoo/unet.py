@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import networkx as nx
 
 from planner.errors import GraphError
 from planner.lowering.assembly import Value
+from planner.training_step import TrainingStep
 from planner.zoo.builder import Layers, whole_numbers
 
 
@@ -18,8 +21,9 @@ def unet(
     features: int = 1,
     classes: int = 2,
     padding: int = 0,
-    training: bool = True,
+    training: bool | Literal["forward"] = True,
     optimizer: str | None = "sgd",
+    step: TrainingStep | None = None,
     device: str = "a100",
 ) -> nx.DiGraph:
     """U-Net with a cross-entropy at each pixel, for training (with backward and update) or inference, in float32.
@@ -35,7 +39,7 @@ def unet(
         classes: of a pixel.
         padding: of the 3x3 convolutions: 0 as published (of 572 pixels 388 have labels), 1 keeps height and width.
         training: False gives the forward graph without labels.
-        optimizer, device: see `differentiate`; costs are seconds on the device.
+        optimizer, step, device: see `Layers`; costs are seconds on the device.
     Raises:
         GraphError: an argument out of range, an unknown optimizer or device, an image with a side that does not halve.
     Source: Ronneberger et al. 2015, figure 1, without its dropout.
@@ -48,7 +52,7 @@ def unet(
     channels, features, classes = whole_numbers("unet", channels=channels, features=features, classes=classes)
     if depth > 8 or padding not in (0, 1):
         raise GraphError(f"unet: depth is {depth} and padding {padding!r}, expected at most 8, and 0 or 1")
-    layers = Layers(f"unet:{depth}", device=device, training=training, optimizer=optimizer)
+    layers = Layers(f"unet:{depth}", device=device, training=training, optimizer=optimizer, step=step)
     x = layers.input("image", (batch, features, image, image))
     skips = []
     for level in range(depth):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal
 
 import networkx as nx
 
 from planner.errors import GraphError
+from planner.training_step import TrainingStep
 from planner.zoo.builder import Layers, whole_numbers
 
 # Convolutions per stage; depth counts them and the three fully connected layers.
@@ -22,8 +23,9 @@ def vgg(
     batch: int,
     image: int = 224,
     classes: int = 1000,
-    training: bool = True,
+    training: bool | Literal["forward"] = True,
     optimizer: str | None = "sgd",
+    step: TrainingStep | None = None,
     device: str = "a100",
 ) -> nx.DiGraph:
     """VGG-16 or VGG-19 without batch normalization, for training (with backward and update) or inference, in float32.
@@ -36,7 +38,7 @@ def vgg(
         image: height and width in pixels.
         classes: outputs of the classifier.
         training: False gives the forward graph without labels, its dropout the identity.
-        optimizer, device: see `differentiate`; costs are seconds on the device.
+        optimizer, step, device: see `Layers`; costs are seconds on the device.
     Raises:
         GraphError: an argument out of range, an unknown depth, optimizer or device, an image too small to pool.
     Source: Simonyan and Zisserman 2015, table 1, with ReLU and dropout as values of their own.
@@ -48,7 +50,7 @@ def vgg(
     if isinstance(depth, bool) or depth not in VGG_STAGES:
         raise GraphError(f"vgg: no depth {depth!r}; known: {', '.join(map(str, VGG_STAGES))}")
     batch, image, classes = whole_numbers("vgg", batch=batch, image=image, classes=classes)
-    layers = Layers(f"vgg:{depth}", device=device, training=training, optimizer=optimizer)
+    layers = Layers(f"vgg:{depth}", device=device, training=training, optimizer=optimizer, step=step)
     x = layers.input("image", (batch, 3, image, image))
     labels = layers.labels(batch)
     for stage, (count, channels) in enumerate(zip(VGG_STAGES[depth], _CHANNELS, strict=True), start=1):
