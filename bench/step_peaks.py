@@ -99,9 +99,10 @@ def gpt2(batch: int, *, one_op_loss: bool = False, **options: Any) -> Torch:
 
 _ONE_OP_GELU = "gelu_pytorch_tanh"  # the configuration's own, "gelu_new", is eight ops
 MODELS = {
+    "resnet18": Pair("resnet:18", partial(vision, "resnet18")),
     "resnet50": Pair("resnet:50", partial(vision, "resnet50")),
     "vit_b_16": Pair("vit:12", partial(vision, "vit_b_16")),
-    "gpt2": Pair("gpt:12", gpt2),
+    "gpt2": Pair("gpt2", gpt2),
     "gpt2, GELU as one op": Pair("gpt:12", partial(gpt2, activation_function=_ONE_OP_GELU)),
     "gpt2, GELU and loss as one op each": Pair(
         "gpt:12", partial(gpt2, activation_function=_ONE_OP_GELU, one_op_loss=True)

@@ -313,9 +313,10 @@ def test_gelu_new_saves_its_input_and_three_values_more() -> None:
     assert _block_bytes(activation="gelu_new") - _block_bytes() == 3 * 2 * 4 * S * B * H
 
 
-@every(("batch", "units"), [(1, 16), (B, 17)])
-def test_a_vit_block_saves_what_torchvisions_saves(batch: int, units: int) -> None:
-    """Inputs and outputs of two norms 4; q, k and v 3; attention 1, and of many images its copy; GELU 4 and 4."""
+@every("batch", [1, B])
+def test_a_vit_block_saves_what_torchvisions_saves(batch: int) -> None:
+    """Inputs and outputs of two norms 4; q, k and v 3; attention 1; GELU 4 and 4. Measured with 1 and 4 images."""
+    units = 16
     sizes: dict[str, Any] = {"batch": batch, "image": 32, "patch": 4, "hidden": H, "heads": A, "classes": 3}
     grown = saved_bytes(zoo.vit(3, **sizes)) - saved_bytes(zoo.vit(2, **sizes))
     rows = batch * (8 * 8 + 1)

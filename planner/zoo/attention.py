@@ -88,19 +88,6 @@ def attention_of(*, fused: bool, dropout: float, mask: Callable[[], Value] | Non
     return lambda net, name, qkv: _plain(net, name, qkv, dropout=bool(dropout), mask=added)
 
 
-def sequence_first(attend: Attention) -> Attention:
-    """Attention whose output is copied to (tokens, batch, hidden); of one image it already lies so."""
-
-    def copied(net: Layers, name: str, qkv: list[Value]) -> Value:
-        y, (batch, heads, tokens, width) = attend(net, name, qkv), net.shape(qkv[0])
-        if batch == 1:
-            return y
-        made = TensorType((tokens, batch, heads, width), net.type(y).dtype)
-        return net.apply(f"{name}.sequence", "Transpose", [y], made)
-
-    return copied
-
-
 def _fused(net: Layers, name: str, qkv: list[Value], *, dropout: bool) -> Value:
     """One op for all; dropout is drawn again from the generator's state. Heads lie side by side in its output."""
     made = net.type(qkv[0])

@@ -25,7 +25,6 @@ from planner.zoo.attention import (
     check_heads,
     dtype_named,
     lookup,
-    sequence_first,
     upcast,
     vocabulary_loss,
 )  # fmt: skip
@@ -143,8 +142,7 @@ def vit(
 ) -> nx.DiGraph:
     """Vision transformer, ViT-B/16 by default, for training (with backward and update) or inference.
 
-    It keeps what torchvision's keeps: the heads are put side by side by a copy, which PyTorch's `MultiheadAttention`
-    makes where a batch has more than one image, and the classifier reads a view of all the normalized tokens.
+    It keeps what torchvision's keeps; the classifier reads a view of all the normalized tokens.
 
     Args:
         layers: transformer blocks.
@@ -190,7 +188,6 @@ def vit(
     x = net.reshape("embed.rows", x, (batch * (count + 1), hidden))
     x = net.dropout("embed.dropout", x) if dropout else x
     attend = attention_of(fused=fused_attention, dropout=dropout)
-    attend = sequence_first(attend) if fused_attention else attend  # the plain one ends with such a copy
     for k in range(layers):
         x = _block(net, f"h{k}", x, batch=batch, heads=heads, dropout=dropout, attend=attend, activate=Layers.gelu)
     x = net.reshape("head.images", net.layer_norm("head.ln", x), sequence.shape)
