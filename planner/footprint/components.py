@@ -10,11 +10,12 @@ import msgspec
 import numpy as np
 
 from planner.analysis.arrays import FORWARD, Ints
-from planner.analysis.evaluator import Evaluator, Liveness
+from planner.analysis.evaluator import Evaluator
+from planner.analysis.roles import COMPONENTS as COMPONENTS
+from planner.analysis.roles import gradient_buffers, roles
+from planner.analysis.stretches import Stretch, bytes_by_step, stretches
 from planner.bounds.peak import PeakBound, peak_lower_bound
 from planner.errors import GraphError, PlannerError, VerificationError
-from planner.footprint.roles import COMPONENTS as COMPONENTS
-from planner.footprint.roles import gradient_buffers, roles
 from planner.graph import Graph, Phase
 from planner.lowering.targets import targets_of
 from planner.memory import MemoryModel
@@ -24,8 +25,6 @@ from planner.simulator import Trace, simulate
 #: Components made anew from each batch: recomputation can shorten their lives.
 MADE_OF_A_BATCH: Final = frozenset({"activations", "activation_gradients", "loss_tail"})
 PHASES: Final[tuple[Phase, ...]] = ("forward", "loss", "backward", "update")
-#: Bytes of one component for a stretch of steps: (component, value or op of a workspace, bytes, start, end), half-open.
-Stretch = tuple[str, str, int, int, int]
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -104,12 +103,11 @@ class Simulated:
         trace: Trace | None = None,
     ) -> None:
         self.graph, self.memory = graph, memory
-        evaluator = evaluator or Evaluator(graph, memory)
-        schedule = schedule or evaluator.schedule(evaluator.keep_all)
-        self.trace: Final[Trace] = trace or simulate(graph, schedule, memory=memory)
-        self.liveness: Final[Liveness] = evaluator.liveness(schedule)
-        self.names: Final = (evaluator.encoded.value_names, evaluator.encoded.op_names)
-        self.order: Final = schedule.computes
+        self.evaluator: Final = evaluator or Evaluator(graph, memory)
+        evaluator = self.evaluator
+        self.schedule: Final = schedule or evaluator.schedule(evaluator.keep_all)
+        self.trace: Final[Trace] = trace or simulate(graph, self.schedule, memory=memory)
+        self.order: Final = self.schedule.computes
         self.component: Final = roles(graph)
         phase = dict(zip(evaluator.encoded.op_names, evaluator.encoded.arrays.phase.tolist(), strict=True))
         self.phases: Final = np.array([max(phase[op], FORWARD) - FORWARD for op in self.order], dtype=np.int64)
@@ -134,42 +132,10 @@ class Simulated:
                     sizes[self.component[t.name]] += self.memory.round_up(t.nbytes)
         return sizes
 
-    def _taken(self) -> dict[int, list[tuple[int, str]]]:
-        """By row of the liveness, (step, output) of each in-place op that takes its storage, in order."""
-        if not self.trace.inplace_taken:
-            return {}
-        live = self.liveness
-        rows: dict[str, list[int]] = {}
-        for row, (value, workspace) in enumerate(zip(live.value.tolist(), live.workspace.tolist(), strict=True)):
-            if not workspace:
-                rows.setdefault(self.names[0][value], []).append(row)
-        found: dict[int, list[tuple[int, str]]] = {}
-        lies_on: dict[str, int] = {}  # by value that took a storage, its row
-        for step, output, source in self.trace.inplace_taken:
-            root = self.graph.storage_root[source]
-            own = next((row for row in rows.get(root, ()) if live.start[row] < step < live.end[row]), None)
-            row = lies_on[root] if own is None else own
-            lies_on[output] = row
-            found.setdefault(row, []).append((step, output))
-        return found
-
     @cached_property
     def stretches(self) -> list[Stretch]:
         """Every storage and workspace, cut where an in-place op puts another value on it."""
-        live, taken = self.liveness, self._taken()
-        columns = (live.value, live.workspace, live.nbytes, live.start, live.end)
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        found: list[Stretch] = []
-        for row, (value, workspace, nbytes, start, end) in enumerate(rows):
-            name = self.names[workspace][value]
-            if workspace:
-                found.append(("workspace", name, nbytes, start, end))
-                continue
-            for step, output in taken.get(row, ()):
-                found.append((self.component[name], name, nbytes, start, step))
-                name, start = output, step
-            found.append((self.component[name], name, nbytes, start, end))
-        return found
+        return stretches(self.evaluator, self.schedule, self.trace)
 
     def bytes_by_step(self, groups: Sequence[int], count: int) -> Ints:
         """Bytes of each group of stretches at each step [count, steps], without residents.
@@ -177,13 +143,7 @@ class Simulated:
         Args:
             groups: the group of each of `stretches`, below `count`.
         """
-        steps = len(self.order)
-        row = np.array(groups, dtype=np.int64)
-        numbers = np.array([stretch[2:] for stretch in self.stretches], dtype=np.int64).reshape(-1, 3)
-        table = np.zeros((count, steps + 1), dtype=np.int64)
-        np.add.at(table, (row, numbers[:, 1]), numbers[:, 0])
-        np.subtract.at(table, (row, numbers[:, 2]), numbers[:, 0])
-        return table.cumsum(axis=1)[:, :steps]
+        return bytes_by_step(self.stretches, groups, count=count, steps=len(self.order))
 
     @cached_property
     def table(self) -> Ints:
