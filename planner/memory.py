@@ -7,8 +7,8 @@ from typing import Final, Literal, Optional
 import msgspec
 
 from planner.errors import PlannerError, UnitError
-from planner.text import as_int
-from planner.units import parse_bytes
+from planner.text import as_int, shortened
+from planner.units import counted, format_bytes, parse_bytes
 
 Scope = Literal["total", "activations"]
 MOST_RESERVE: Final = 2**61
@@ -109,3 +109,7 @@ class Allocation(msgspec.Struct, frozen=True):
     arena_bytes: int
     allocator: str
     bound_bytes: int = 0
+
+    def __repr__(self) -> str:
+        arena = format_bytes(self.arena_bytes)
+        return f"Allocation({counted(len(self.buffers), 'buffer')} in {arena}, by {shortened(self.allocator, 40)!r})"

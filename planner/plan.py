@@ -59,6 +59,14 @@ class Plan(Asked):
     def __str__(self) -> str:
         return str(self.report)
 
+    def __repr__(self) -> str:
+        return f"Plan({self.report.gist})"
+
+    def _repr_html_(self) -> str:
+        """The memory over time beside that without recomputation, and the report."""
+        kept = simulate(self.graph, keep_all(self.graph), memory=self.memory)
+        return self.report.as_html(baseline_bytes=kept.timeline_bytes)
+
     def verify(self) -> Trace:
         """Replay the plan by the judge, and hold it to every number it claims.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from itertools import pairwise
 from typing import Any, Final, Literal, Optional
 
@@ -12,7 +13,7 @@ from planner.names import STRATEGIES
 from planner.problem import LEAST_PEAK, Asked, Request, flat
 from planner.schedule import Compute, Schedule
 from planner.simulator import Trace
-from planner.text import aligned, printable
+from planner.text import aligned, printable, shortened
 from planner.units import counted, format_bytes
 
 #: What can be proven of a plan.
@@ -177,6 +178,31 @@ class Report(Asked, msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return "\n".join(map(printable, [self._title(), *self._table(), *self._notes()]))
+
+    @property
+    def gist(self) -> str:
+        """Model, memory and extra cost in a few words."""
+        nbytes = f"{format_bytes(self.plan.arena_bytes)} of {format_bytes(self.keep_all.arena_bytes)}"
+        return f"{shortened(self.graph, 60)!r}, {nbytes}, {100 * self.overhead:+.2f} % cost"
+
+    def __repr__(self) -> str:
+        return f"Report({self.gist})"
+
+    def _repr_html_(self) -> str:
+        """The report, and the memory over time."""
+        return self.as_html()
+
+    def as_html(self, *, baseline_bytes: tuple[int, ...] = ()) -> str:
+        """The memory over time as a picture, and the report.
+
+        Args:
+            baseline_bytes: bytes at each step without recomputation, drawn beside the plan's where they are given.
+        """
+        from planner.views.sketch import timeline_svg
+
+        left = None if self.budget is None else self.memory.live_bytes(self.budget)
+        picture = timeline_svg(self.profile_bytes, baseline=profile(baseline_bytes), budget=left)
+        return f"{picture}<pre>{html.escape(str(self))}</pre>"
 
     def _title(self) -> str:
         packed = f"allocator {self.allocator}" if self.allocator else "live bytes only"

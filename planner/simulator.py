@@ -51,6 +51,10 @@ class Trace(msgspec.Struct, frozen=True):
     inplace_taken: tuple[tuple[int, str, str], ...]
     arena_bytes: Optional[int] = None
 
+    def __repr__(self) -> str:
+        where = f"step {self.peak_step + 1} of {len(self.timeline_bytes)}, op {self.peak_op!r}"
+        return f"Trace(peak {self.peak_bytes} bytes at {where}, cost {self.cost:g})"
+
 
 def simulate(
     graph: Graph, schedule: Schedule, *, memory: MemoryModel = MemoryModel(), allocation: Allocation | None = None

@@ -30,6 +30,8 @@ ROOMS = (
     "search", "mxnet", "zoo", "executors", "plan", "views", "planning", "footprint", "api", "torch", "cli",
 )  # fmt: skip
 JUDGE_MAY_IMPORT = {"errors", "graph", "memory", "schedule"}
+#: A noun shows itself by views, which it imports when it is asked to.
+NOUNS, SHOWS = {"report", "plan"}, {"as_html", "diff"}
 KNOWS_THE_RESERVE = {"memory", "problem", "plan", "files", "cli", "views"}
 #: What must stay quick to import, and what makes it slow.
 LIGHT = "planner, planner.cli.main, planner.errors, planner.graph, planner.memory, planner.schedule, planner.units"
@@ -111,6 +113,8 @@ def test_a_module_imports_only_from_rooms_before_its_own() -> None:
 
     def upward(name: str, found: Import) -> bool:
         room, own = HOUSE.room(found.module), HOUSE.room(name)
+        if room == "views" and own in NOUNS and found.inside in SHOWS:
+            return False  # no circle: the test above holds that views never imports that noun
         return found.module == "planner" or (bool(room and own) and ROOMS.index(room) > ROOMS.index(own))
 
     assert run_time_imports(upward) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -12,7 +12,9 @@ from planner.analysis.evaluator import Evaluator, Liveness
 from planner.analysis.roles import roles
 from planner.graph import Graph
 from planner.schedule import Schedule
-from planner.simulator import Trace
+
+if TYPE_CHECKING:
+    from planner.simulator import Trace
 
 
 class Stretch(NamedTuple):

@@ -7,6 +7,7 @@ the judge replays the result. No number comes from a formula, but for the rule o
 from __future__ import annotations
 
 import gc
+import html
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -34,6 +35,7 @@ from planner.lowering.targets import targets_of
 from planner.memory import MemoryModel
 from planner.problem import Budget, Request, with_reserve
 from planner.remedies import Remedy as Remedy
+from planner.text import shortened
 from planner.training_step import Gradients, TrainingStep, Update
 from planner.units import MAX_BYTES, BudgetText, exactly, format_bytes
 from planner.zoo import opened
@@ -267,6 +269,13 @@ class Footprint(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return as_text(self)
+
+    def __repr__(self) -> str:
+        return f"Footprint({shortened(self.graph, 60)!r}, {format_bytes(self.peak_bytes)} in phase {self.phase})"
+
+    def _repr_html_(self) -> str:
+        """The table of components and phases."""
+        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 def device_bytes(device: BudgetText, keep_all_peak_bytes: int = MAX_BYTES) -> int:

@@ -19,8 +19,8 @@ from planner.errors import InfeasibleBudget, OutputError, PlanFileError, Planner
 from planner.files import read_versioned, write_whole
 from planner.problem import Asked, Request, flat, nested
 from planner.report import Figures
-from planner.text import aligned, printable
-from planner.units import format_bytes
+from planner.text import aligned, printable, shortened
+from planner.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from planner.plan import Plan
@@ -222,6 +222,10 @@ class Curve(Asked, msgspec.Struct, frozen=True, dict=True):
 
     def __str__(self) -> str:
         return "\n".join(map(printable, [*self._head(), *self._table(), *self._notes()]))
+
+    def __repr__(self) -> str:
+        found = f"{counted(len(self.points), 'point')} by {shortened(', '.join(self.strategies), 60)}"
+        return f"Curve({shortened(self.graph, 60)!r}, {found}; {len(self.front)} on the front)"
 
     def _repr_html_(self) -> str:
         """The table, and the figure where matplotlib is installed."""
