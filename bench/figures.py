@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.results import GraphRow, PlanRow, Results
 from planner.units import format_bytes
-from planner.views.figures import COLOURS, FAINT, INK, MARKERS, STYLE, ZONE
+from planner.views.drawing import COLOURS, FAINT, INK, MARKERS, STYLE, ZONE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

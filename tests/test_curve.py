@@ -725,7 +725,7 @@ def test_svg_is_xml_that_names_axes_strategies_bound_and_keep_all(chain: Curve, 
     texts = {"".join(element.itertext()).strip() for element in root.iter("{http://www.w3.org/2000/svg}text")}
     assert {
         "chain:12",
-        "arena (B)",
+        "memory (B)",
         "extra cost over no recomputation",
         "no plan below 3 B",
         "no recomputation 13 B",
@@ -767,7 +767,7 @@ def test_svg_has_the_bound_in_steps_with_what_is_impossible_shaded_below_and_lef
 
 
 def test_the_bound_is_drawn_from_each_budget_down_to_the_next_and_plans_from_their_arena_up() -> None:
-    from planner.views.figures import trade_off
+    from planner.views.trade_off import trade_off
 
     found = curve(zoo.chain(8), [2, 4, 7, 8, 9], strategies="chen-budget")
     axes = trade_off(found).axes[0]
@@ -785,7 +785,7 @@ def test_the_bound_is_drawn_from_each_budget_down_to_the_next_and_plans_from_the
 
 
 def test_a_strategy_far_above_the_front_leaves_the_page_and_its_name_says_how_far() -> None:
-    from planner.views.figures import trade_off
+    from planner.views.trade_off import trade_off
 
     # one of x and y must go while "big" runs: one strategy drops the cheap one, the other the dear one
     graph = nx.DiGraph()
@@ -811,8 +811,22 @@ def test_a_strategy_far_above_the_front_leaves_the_page_and_its_name_says_how_fa
     assert axes.get_legend_handles_labels()[1][2:] == ["again_x", "again_y (up to +96 %)"]
 
 
+def test_overheads_up_to_15_per_cent_have_half_of_the_page_where_others_are_far_above() -> None:
+    from planner.views.trade_off import trade_off
+
+    found = curve(zoo.chain(60), 8, strategies="chen-budget", allocator=None)
+    overheads = [point.overhead for point in found.front if point.overhead]
+    assert min(overheads) < 0.15
+    assert max(overheads) > 0.3
+    axes = trade_off(found).axes[0]
+    bottom, low, high, top = axes.transData.transform(
+        [(0, y) for y in (axes.get_ylim()[0], 0, 15, axes.get_ylim()[1])]
+    )[:, 1]
+    assert 0.4 <= (high - low) / (top - bottom) <= 0.7
+
+
 def test_where_nothing_fits_the_page_is_as_high_as_the_bound() -> None:
-    from planner.views.figures import trade_off
+    from planner.views.trade_off import trade_off
 
     found = curve(zoo.chain(12), [4], strategies=chen_budget)
     bound = found.points[0].cost_lower_bound
@@ -841,7 +855,7 @@ def test_a_figure_has_the_same_bytes_every_time_and_leaves_matplotlib_as_it_was(
 
 
 def test_figure_text_is_inside_the_page_and_labels_do_not_overlap() -> None:
-    from planner.views.figures import trade_off
+    from planner.views.trade_off import trade_off
 
     name = (
         "a name with $dollars$ and _underscores_ that is far too long for the page it stands on, so that it must be cut"
@@ -915,7 +929,7 @@ found.save("curve.csv")
 found.save("curve.json")
 assert found._repr_html_().startswith("<pre>")
 def draw():
-    from planner.views.figures import trade_off
+    from planner.views.trade_off import trade_off
     trade_off(found)
 for attempt in (lambda: found.save("curve.png"), draw):
     try:

@@ -471,7 +471,7 @@ def figure(
     from matplotlib.figure import Figure
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-    from planner.views.figures import COLOURS, FAINT, INK, STYLE
+    from planner.views.drawing import COLOURS, FAINT, INK, STYLE
 
     colour_of = dict(
         zip(LINES, (INK, COLOURS[5], COLOURS[0], COLOURS[4], COLOURS[1], COLOURS[2], COLOURS[3]), strict=True)
@@ -541,7 +541,7 @@ def figure(
 
 def save_figure(drawn: Figure, folder: Path, name: str) -> None:
     """As .svg and .png, the same bytes for the same numbers."""
-    from planner.views.figures import rendered
+    from planner.views.drawing import rendered
 
     for suffix in (".svg", ".png"):
         write_whole(folder / f"{name}{suffix}", rendered(drawn, suffix))

@@ -195,7 +195,8 @@ class Curve(Asked, msgspec.Struct, frozen=True, dict=True):
         elif suffix == ".json":
             content = self.to_json()
         else:
-            from planner.views.figures import rendered, trade_off
+            from planner.views.drawing import rendered
+            from planner.views.trade_off import trade_off
 
             content = rendered(trade_off(self), suffix)
         write_whole(path, content)
@@ -232,7 +233,8 @@ class Curve(Asked, msgspec.Struct, frozen=True, dict=True):
         table = f"<pre>{html.escape(str(self))}</pre>"
         if importlib.util.find_spec("matplotlib") is None:
             return table
-        from planner.views.figures import rendered, trade_off
+        from planner.views.drawing import rendered
+        from planner.views.trade_off import trade_off
 
         svg = rendered(trade_off(self), ".svg").decode()
         return svg[svg.index("<svg") :] + table

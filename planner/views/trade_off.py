@@ -1,19 +1,12 @@
-"""Figures, by matplotlib's object interface: no window, no global state, and the same bytes for the same curve.
-
-Each function returns a matplotlib `Figure`; `rendered` turns one into a file's content.
-"""
+"""The trade-off of memory and recomputation as a figure."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, ParamSpec
+import math
+from typing import TYPE_CHECKING, Any, Final
 
-from planner.errors import PlannerError
 from planner.text import shortened
-from planner.units import format_bytes
+from planner.views.drawing import COLOURS, FAINT, INK, MARKERS, ZONE, above, legend_below, size_in, styled, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,85 +14,34 @@ if TYPE_CHECKING:
 
     from planner.planning.curve import Curve, Point
 
-Drawn = ParamSpec("Drawn")
-
-#: Okabe and Ito's palette, which readers with any colour vision tell apart; markers say the same once more.
-COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X")
-INK, FAINT, ZONE = "#222222", "#767676", "#EDEDED"
-STYLE: Final[dict[str, Any]] = {
-    "font.family": ["DejaVu Sans", "sans-serif"], "font.size": 10.0,
-    "axes.edgecolor": FAINT, "axes.labelcolor": INK, "axes.spines.right": False, "axes.spines.top": False,
-    "axes.titlesize": 12.0, "axes.titleweight": "bold",
-    "figure.dpi": 100.0, "savefig.dpi": 200.0,
-    "grid.color": "#E2E2E2", "grid.linewidth": 0.8, "legend.frameon": False,
-    "xtick.color": FAINT, "xtick.labelcolor": INK, "ytick.color": FAINT, "ytick.labelcolor": INK,
-    "svg.fonttype": "none",  # text stays text: it can be searched, and read aloud
-    "svg.hashsalt": "planner",
-    "text.parse_math": False,  # names of nodes and strategies are no formulas
-    "pdf.fonttype": 42,
-}  # fmt: skip
+#: Overheads up to here, in %, are what people decide by.
+READABLE: Final = 15.0
 
 
-@contextmanager
-def _style() -> Iterator[None]:
-    """Draw in our style and give the user's style back afterwards.
-
-    Raises:
-        PlannerError: no matplotlib.
-    """
-    try:
-        import matplotlib.style
-    except ImportError:
-        raise PlannerError("figures need matplotlib: pip install 'sublinear-planner[plot]'") from None
-    with matplotlib.style.context(["default", STYLE]):
-        yield
-
-
-def _styled(draw: Callable[Drawn, Figure]) -> Callable[Drawn, Figure]:
-    @wraps(draw)
-    def in_style(*args: Drawn.args, **kwargs: Drawn.kwargs) -> Figure:
-        with _style():
-            return draw(*args, **kwargs)
-
-    return in_style
-
-
-def rendered(figure: Figure, suffix: str) -> bytes:
-    """The content of a .svg, .png or .pdf file, without date and random ids: equal figures give equal bytes."""
-    metadata: dict[str, dict[str, Any]] = {
-        ".svg": {"Date": None, "Creator": "planner"},
-        ".png": {"Software": None},
-        ".pdf": {"CreationDate": None, "Creator": "planner", "Producer": None},
-    }
-    content = io.BytesIO()
-    with _style():
-        figure.savefig(content, format=suffix[1:], metadata=metadata[suffix])
-    return content.getvalue()
-
-
-@_styled
+@styled
 def trade_off(curve: Curve) -> Figure:
     """Memory against recomputation: one stepped line a strategy, the Pareto front bold, what no plan can reach shaded.
 
     A line holds from the memory of one plan to that of the next: with that much, this is the cheapest plan found. The
     lower bound holds from one budget down to the next: what is impossible with more memory is impossible with less.
     Steps are not slanted, so that each jump is where a plan needs it. White between bound and front is not known.
+    Where the dearest plan would squash what cheap ones cost, the scale is linear up to 15 % and logarithmic above.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     figure = Figure(figsize=(8.0, 5.0), layout="constrained")
     axes = figure.add_subplot()
-    unit_bytes, unit = _unit(curve.memory.needed_bytes(curve.keep_all.arena_bytes))
+    unit_bytes, unit = unit_of(curve.memory.needed_bytes(curve.keep_all.arena_bytes))
     top = _top(curve)
     _limits(axes, curve, unit_bytes, unit, top)
+    _scale(axes, top)
     _bound(axes, curve, unit_bytes)
     _front(axes, curve, unit_bytes)
     for place in range(len(curve.strategies)):
         _line(axes, curve, place, unit_bytes, top)
-    measured = ("arena" if curve.allocator else "peak") + (" + reserve" if curve.memory.reserve else "")
-    axes.set_xlabel(f"{measured} ({unit}{'' if curve.memory.scope == 'total' else ', residents left out'})")
+    measured = ("memory" if curve.allocator else "live memory") + (" + reserve" if curve.memory.reserve else "")
+    axes.set_xlabel(f"{measured} ({unit}{'' if curve.memory.scope == 'total' else ', without weights and inputs'})")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=10, steps=[1, 2, 2.5, 5, 10], integer=unit_bytes == 1))
     axes.set_ylabel("extra cost over no recomputation")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda percent, _: f"{percent:g} %"))
@@ -107,30 +49,22 @@ def trade_off(curve: Curve) -> Figure:
     axes.set_axisbelow(True)
     axes.set_title(shortened(curve.graph, 60), loc="left", pad=38, color=INK)
     packed = f"allocator {curve.allocator}" if curve.allocator else "live bytes only"
-    _above(axes, 0.0, 23, f"{curve.ops:,} ops · {packed} · scope {curve.memory.scope}", "left", FAINT)
-    _legend(figure, len(axes.get_legend_handles_labels()[1]))
+    above(axes, 0.0, 23, f"{curve.ops:,} ops · {packed} · scope {curve.memory.scope}", "left", FAINT)
+    legend_below(figure, len(axes.get_legend_handles_labels()[1]))
     return figure
 
 
-def _legend(figure: Figure, entries: int) -> None:
-    """Put the legend below the axes, in as many columns as fit."""
-    for columns in range(entries, 0, -1):
-        legend = figure.legend(loc="outside lower center", ncols=columns)
-        if columns == 1 or legend.get_window_extent().width < 0.98 * figure.bbox.width:
-            return
-        legend.remove()
+def _scale(axes: Axes, top: float) -> None:
+    """Give the overheads between 0 and 15 % half of the height, where others are far above them."""
+    from matplotlib.ticker import FixedLocator, NullLocator
 
-
-def _above(axes: Axes, where: float, points: float, text: str, side: str, colour: str) -> None:
-    """Text above the axes, `points` above their upper edge; `where` is 0 at the left and 1 at the right."""
-    above: dict[str, Any] = {"xycoords": "axes fraction", "xytext": (0, points), "textcoords": "offset points"}
-    axes.annotate(text, (where, 1.0), **above, ha=side, va="bottom", fontsize=9, color=colour)
-
-
-def _unit(nbytes: int) -> tuple[int, str]:
-    """The IEC unit in which a size reads well."""
-    unit = format_bytes(nbytes).split(" ")[1]
-    return 1024 ** ("B", "KiB", "MiB", "GiB", "TiB", "PiB").index(unit), unit
+    if top <= 2 * READABLE:
+        return
+    axes.set_ylim(bottom=-0.05 * READABLE)
+    axes.set_yscale("symlog", linthresh=READABLE, linscale=0.9 * math.log10(1.2 * top / READABLE))
+    ticks = [0, 5, 10, 15, 30, 60, *(per_cent * 10**k for k in range(2, 7) for per_cent in (1, 3))]
+    axes.yaxis.set_major_locator(FixedLocator([tick for tick in ticks if tick <= 1.08 * top]))
+    axes.yaxis.set_minor_locator(NullLocator())
 
 
 def _steps(points: tuple[Point, ...], curve: Curve, unit_bytes: int) -> tuple[list[float], list[float]]:
@@ -210,12 +144,8 @@ def _limits(axes: Axes, curve: Curve, unit_bytes: int, unit: str, top: float) ->
     axes.axvline(high, color=INK, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1.5)
     at_low, at_high = (low - left) / (right - left), (high - left) / (right - left)
     if low_bytes == high_bytes:
-        _above(axes, at_high, 4, f"no plan below {_size(high_bytes, unit_bytes, unit)}: no recomputation", "right", INK)
+        least = size_in(high_bytes, unit_bytes, unit)
+        above(axes, at_high, 4, f"no plan below {least}: no recomputation", "right", INK)
     else:
-        _above(axes, at_low, 4, f"no plan below {_size(low_bytes, unit_bytes, unit)}", "left", INK)
-        _above(axes, at_high, 4, f"no recomputation {_size(high_bytes, unit_bytes, unit)}", "right", INK)
-
-
-def _size(nbytes: int, unit_bytes: int, unit: str) -> str:
-    """A size in the unit of the axis, or exactly where the unit is too coarse."""
-    return format_bytes(nbytes) if unit_bytes == 1 or 10 * nbytes < unit_bytes else f"{nbytes / unit_bytes:.2f} {unit}"
+        above(axes, at_low, 4, f"no plan below {size_in(low_bytes, unit_bytes, unit)}", "left", INK)
+        above(axes, at_high, 4, f"no recomputation {size_in(high_bytes, unit_bytes, unit)}", "right", INK)
