@@ -69,6 +69,12 @@ def print_lines(*lines: str) -> None:
             click.echo(shown(line))
 
 
+def print_bytes(content: bytes) -> None:
+    """A whole file on standard output, as `-o -` asks for."""
+    with printing():
+        click.echo(content, nl=False)
+
+
 def shown(name: str) -> str:
     """A file name as text; bytes that are no text are escaped."""
     return name.encode(errors="backslashreplace").decode()

@@ -9,14 +9,17 @@ import click
 from click import option
 
 from planner.cli.arguments import MOST_DIGITS, graph_of, memory_of, program_of, step_of
-from planner.cli.console import check_output, exit_code, print_json, print_lines, printing, say, shown
-from planner.cli.options import FORCE, GRAPH, GRAPH_HELP, JSON, MEMORY, OUTPUT, SEARCH, STEP, options_of, written
+from planner.cli.console import check_output, exit_code, print_bytes, print_json, print_lines, printing, say, shown
+from planner.cli.options import FORCE, GRAPH, GRAPH_HELP, JSON, MEMORY, SEARCH, STEP, options_of, written
 from planner.cli.progress import progress_bar, search_progress, spinner
 from planner.errors import OutputError
 from planner.names import STRATEGIES
 
 STRATEGY_NAMES = ", ".join(STRATEGIES)
 _OPTIMIZE = (
+    option("-o", "--output", metavar="FILE",
+           help="Write the plan (.json), or its memory over time (.svg, .png, .pdf); - prints the plan."),
+    FORCE,
     option("--budget", help='"7GB" (7e9), "7GiB" (7*2**30), bytes, "40%" or "0.4" of the peak without recomputation, a'
                             ' device such as t4 or a100-40, or "auto". [least peak]'),
     option("--strategy", default="auto", show_default=True, help=f"{STRATEGY_NAMES}."),
@@ -57,7 +60,7 @@ def _asked(options: dict[str, Any]) -> dict[str, Any]:
 
 @click.command(epilog=GRAPH_HELP)
 @click.argument("graph")
-@options_of(_OPTIMIZE, SEARCH, GRAPH, STEP, MEMORY, OUTPUT, JSON)
+@options_of(_OPTIMIZE, SEARCH, GRAPH, STEP, MEMORY, JSON)
 def optimize(
     graph: str,
     budget: str | None,
@@ -69,16 +72,26 @@ def optimize(
     **options: Any,
 ) -> None:
     """Find the cheapest plan that fits a budget."""
-    check_output(output, force=force)
+    if output == "-" and as_json:
+        raise click.UsageError("--json and -o - both write to standard output; give one")
+    if output not in (None, "-"):
+        check_output(output, force=force)
     from planner.api import optimize as find_plan
+    from planner.files import write_whole
+    from planner.views.plan_files import PICTURES, check_suffix, content_of
+
+    suffix = ".json" if output in (None, "-") else check_suffix(output, allowed=(".json", *PICTURES))
 
     asked = _asked(options)
     with spinner("reading the graph"):
         model = graph_of(graph, options)
     with search_progress("planning") as progress:
         plan = find_plan(model, budget, strategy=strategy, **asked, least=least, progress=progress)
+    if output == "-":
+        print_bytes(plan.to_json())
+        return
     if output is not None:
-        plan.save(output)
+        write_whole(output, content_of(plan, suffix))
     if as_json:
         report, saved = plan.report, output and shown(output)
         facts = {"report": report.as_object(), "overhead": report.overhead, "plan_file": saved}

@@ -61,6 +61,12 @@ class Course:
                     table[place[component[tensor.name]]] += self.memory.round_up(tensor.nbytes)
         return table
 
+    @property
+    def held(self) -> dict[str, Ints]:
+        """Bytes at each step of the components that are ever held, in the order of `WORDS`."""
+        rows = {component: self.table[COMPONENTS.index(component)] for component in WORDS}
+        return {component: row for component, row in rows.items() if row.any()}
+
     def columns(self, most: int) -> Ints:
         """The step of most bytes in each of at most `most` equal stretches; the peak is among them."""
         timeline = np.array(self.trace.timeline_bytes, dtype=np.int64)

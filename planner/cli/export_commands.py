@@ -1,0 +1,65 @@
+"""Commands that write a plan for people's eyes, and for the tools people have."""
+
+from __future__ import annotations
+
+import click
+from click import option
+
+from planner.cli.console import check_output, print_bytes, print_json, print_lines, shown
+from planner.cli.options import FORCE, JSON, Word, options_of
+
+_REPORT = (
+    option("-o", "--output", metavar="FILE", required=True, help="Write .svg, .png or .pdf."),
+    option("--figure", type=Word("timeline", "arena", "recomputation"), default="timeline", show_default=True,
+           help="Memory over time, where every buffer lies, or which ops run again when."),
+)  # fmt: skip
+_EXPORT = (
+    option("--to", "form", type=Word("csv", "perfetto", "torch-snapshot"), required=True,
+           help="csv: a line a buffer, which pack reads; perfetto: for ui.perfetto.dev and chrome://tracing;"
+                " torch-snapshot: for pytorch.org/memory_viz."),
+    option("-o", "--output", metavar="FILE", required=True, help="Write it here; - is standard output."),
+)  # fmt: skip
+
+
+@click.command(epilog="Example: planner report plan.json -o plan.svg")
+@click.argument("plan")
+@options_of(_REPORT, FORCE, JSON)
+def report(plan: str, output: str, figure: str, force: bool, as_json: bool) -> None:
+    """Draw a plan: memory over time beside that without recomputation, the arena, or what runs again."""
+    from planner.views.plan_files import PICTURES, check_suffix, content_of
+
+    suffix = check_suffix(output, allowed=PICTURES)
+    check_output(output, force=force)
+    from planner.files import write_whole
+    from planner.plan import load
+
+    write_whole(output, content_of(load(plan), suffix, figure=figure))
+    _say_written(plan, output, form=figure, as_json=as_json)
+
+
+@click.command(epilog="Example: planner export plan.json --to perfetto -o plan.trace.json")
+@click.argument("plan")
+@options_of(_EXPORT, FORCE, JSON)
+def export(plan: str, form: str, output: str, force: bool, as_json: bool) -> None:
+    """Write a plan for other tools: a CSV table, a Chrome trace, or a snapshot for PyTorch's memory viewer."""
+    if output == "-" and as_json:
+        raise click.UsageError("--json and -o - both write to standard output; give one")
+    if output != "-":
+        check_output(output, force=force)
+    from planner.files import write_whole
+    from planner.plan import load
+    from planner.views.exports import EXPORTS
+
+    content = EXPORTS[form](load(plan))
+    if output == "-":
+        print_bytes(content)
+        return
+    write_whole(output, content)
+    _say_written(plan, output, form=form, as_json=as_json)
+
+
+def _say_written(plan: str, output: str, *, form: str, as_json: bool) -> None:
+    if as_json:
+        print_json("planner-file", {"plan_file": shown(plan), "form": form, "file": shown(output)})
+    else:
+        print_lines(f"Saved to {output}")

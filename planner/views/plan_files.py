@@ -1,0 +1,54 @@
+"""Which file a plan is written to, by the end of its name."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from planner.errors import OutputError, PlannerError
+from planner.views.drawing import rendered
+from planner.views.plan_figures import arena_map, memory_timeline, recompute_strip
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from planner.plan import Plan
+
+FIGURES: Final[Mapping[str, Callable[[Plan], Figure]]] = MappingProxyType({
+    "timeline": memory_timeline, "arena": arena_map, "recomputation": recompute_strip,
+})  # fmt: skip
+PICTURES: Final = (".svg", ".png", ".pdf")
+
+
+def check_suffix(path: str | os.PathLike[str], *, allowed: tuple[str, ...]) -> str:
+    """The suffix of a path; refuses before the work what could not be written after it.
+
+    Args:
+        allowed: suffixes, with their dots.
+    Raises:
+        OutputError: another suffix.
+        PlannerError: a figure, and matplotlib is not installed.
+
+    >>> check_suffix("plan.JSON", allowed=(".json",))
+    '.json'
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix not in allowed:
+        ends = f"{', '.join(allowed[:-1])} or {allowed[-1]}" if len(allowed) > 1 else allowed[0]
+        raise OutputError(f"cannot write {str(path)!r}: end the name with {ends}")
+    if suffix in PICTURES and importlib.util.find_spec("matplotlib") is None:
+        raise PlannerError(f"{str(path)!r} needs matplotlib: pip install matplotlib")
+    return suffix
+
+
+def content_of(plan: Plan, suffix: str, *, figure: str = "timeline") -> bytes:
+    """What is written to a file of this suffix: the plan itself as .json, or a figure of it.
+
+    Args:
+        figure: one of `FIGURES`.
+    """
+    return plan.to_json() if suffix == ".json" else rendered(FIGURES[figure](plan), suffix)
