@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -49,8 +49,21 @@ from planner.training_step import TrainingStep
 from planner.units import MAX_BYTES, BudgetText
 from planner.zoo import opened
 
+if TYPE_CHECKING:
+    from planner.footprint.explain import Explanation
+
 MOST_BUDGETS = 1000
 mxnet.register()
+
+
+def _explain(plan: Plan, subject: str | None, *, search: bool, effort: float | None) -> Explanation:
+    """`Plan.explain`, by searching again."""
+    from planner.footprint.explain import explain
+
+    return explain(plan, subject, search=optimize if search else None, effort=effort)
+
+
+plans.explain_by(_explain)
 
 
 def optimize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Final, Optional
+from typing import TYPE_CHECKING, Any, Final, Optional, Protocol
 
 import msgspec
 
@@ -21,6 +21,8 @@ from planner.simulator import Trace, simulate
 
 if TYPE_CHECKING:
     from planner.executors.arena_machine import Execution
+    from planner.footprint.explain import Explanation
+    from planner.views.difference import Difference
 
 FORMAT: Final = "planner-plan"
 VERSION: Final = 3
@@ -237,6 +239,28 @@ class Plan(Asked):
         problem = Problem(self.graph, asked.live_budget, asked.memory, asked.order, asked.seed, asked.effort)
         return no_plan_is_below(problem, self.schedule, bound=bound)
 
+    def diff(self, other: Plan) -> Difference:
+        """What another plan of the same graph does differently: memory, cost, and how often each op runs.
+
+        Raises:
+            PlannerError: a plan of another graph.
+        """
+        from planner.views.difference import difference
+
+        return difference(self, other)
+
+    def explain(self, subject: str | None = None, *, search: bool = True, effort: float | None = None) -> Explanation:
+        """Why a tensor is kept or recomputed, who holds it and what the other decision would cost; or the peak.
+
+        Args:
+            subject: a value, an op or a module; None: what the peak is made of, and why it is no lower.
+            search: False leaves out the other decision, which takes as long as the plan did.
+            effort: of that search. Default: the plan's own, so that costs compare.
+        Raises:
+            PlannerError: nothing of that name, or the plan's strategy or allocator is not registered here.
+        """
+        return _EXPLAIN[0](self, subject, search=search, effort=effort)
+
     def execute(self, *, scale: int | None = None) -> Execution:
         """Run the plan on real bytes in one arena; every byte must be that of a plain run.
 
@@ -280,6 +304,20 @@ def _check_rules(claimed: tuple[PatternReport, ...], found: tuple[PatternReport,
         differ = [pair for pair in zip_longest(claimed, found) if pair[0] != pair[1]]
         said, instead = (repr(str(outcome)) if outcome else "no such pattern" for outcome in differ[0])
         raise VerificationError(f"the report says {said}, the policy gives {instead}")
+
+
+class Explain(Protocol):
+    """Answers `Plan.explain`."""
+
+    def __call__(self, plan: Plan, subject: str | None, *, search: bool, effort: float | None) -> Explanation: ...
+
+
+_EXPLAIN: Final[list[Explain]] = []
+
+
+def explain_by(explain: Explain) -> None:
+    """Set what answers `Plan.explain`: a plan lies below the searches that the answer needs."""
+    _EXPLAIN[:] = [explain]
 
 
 def asked_bytes(text: str, keep_all_peak_bytes: int) -> int | None:

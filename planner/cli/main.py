@@ -14,6 +14,7 @@ import click
 
 from planner import errors
 from planner.cli.console import exit_code, fail, silence
+from planner.cli.explain_command import explain
 from planner.cli.export_commands import export, report
 from planner.cli.measure_command import measure
 from planner.cli.model_commands import estimate, inspect, zoo
@@ -32,7 +33,7 @@ def cli() -> None:
     """Plans that make training fit in memory: what stays, what is computed again and when, where every buffer lies."""
 
 
-for _command in (optimize, curve, estimate, inspect, simulate, verify, report, export, pack, measure, zoo):
+for _command in (optimize, curve, estimate, inspect, simulate, verify, explain, report, export, pack, measure, zoo):
     cli.add_command(_command)
 
 
