@@ -184,8 +184,9 @@ def test_optimize_writes_what_the_name_of_its_file_says(run) -> None:
 
 
 REFUSED = (
-    ("optimize chain:8 -o p.xlsx", 2, (".json, .svg, .png or .pdf",)), ("optimize chain:8 -o p", 2, (".json, ",)),
-    ("report p.json -o p.html5", 2, (".svg, .png or .pdf",)), ("report p.json", 2, ("-o",)),
+    ("optimize chain:8 -o p.xlsx", 2, (".json, .html, .svg, .png or .pdf",)),
+    ("optimize chain:8 -o p", 2, (".json, ",)),
+    ("report p.json -o p.html5", 2, (".html, .svg, .png or .pdf",)), ("report p.json", 2, ("-o",)),
     ("report none.json -o a.svg", 3, ("none.json",)), ("export none.json --to csv -o a.csv", 3, ("none.json",)),
     ("export p.json --to xml -o a", 2, ("csv, perfetto, torch-snapshot",)),
     ("report p.json -o a.svg --figure x", 2, ("timeline",)),

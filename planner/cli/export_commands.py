@@ -7,11 +7,16 @@ from click import option
 
 from planner.cli.console import check_output, print_bytes, print_json, print_lines, shown
 from planner.cli.options import FORCE, JSON, Word, options_of
+from planner.cli.progress import spinner
 
 _REPORT = (
-    option("-o", "--output", metavar="FILE", required=True, help="Write .svg, .png or .pdf."),
+    option("-o", "--output", metavar="FILE", required=True, help="Write .html, .svg, .png or .pdf."),
     option("--figure", type=Word("timeline", "arena", "recomputation"), default="timeline", show_default=True,
-           help="Memory over time, where every buffer lies, or which ops run again when."),
+           help="Of .svg, .png and .pdf: memory over time, where every buffer lies, or which ops run again when."),
+    option("--explain", "explained", type=click.IntRange(min=0), default=0, metavar="N",
+           help="Of .html: what the other decision would cost for the N largest at the peak; each takes as long as the"
+                " plan did."),
+    option("--curve", metavar="FILE", help="Of .html: show this trade-off too, as curve -o curve.json writes it."),
 )  # fmt: skip
 _EXPORT = (
     option("--to", "form", type=Word("csv", "perfetto", "torch-snapshot"), required=True,
@@ -21,20 +26,33 @@ _EXPORT = (
 )  # fmt: skip
 
 
-@click.command(epilog="Example: planner report plan.json -o plan.svg")
+@click.command(epilog="Example: planner report plan.json -o plan.html")
 @click.argument("plan")
 @options_of(_REPORT, FORCE, JSON)
-def report(plan: str, output: str, figure: str, force: bool, as_json: bool) -> None:
-    """Draw a plan: memory over time beside that without recomputation, the arena, or what runs again."""
+def report(plan: str, output: str, figure: str, explained: int, curve: str | None, force: bool, as_json: bool) -> None:
+    """Draw a plan: a page to search and click on, or memory over time, the arena, what runs again."""
     from planner.views.plan_files import PICTURES, check_suffix, content_of
 
-    suffix = check_suffix(output, allowed=PICTURES)
+    suffix = check_suffix(output, allowed=(".html", *PICTURES))
+    if suffix != ".html" and (explained or curve is not None):
+        raise click.UsageError(f"--explain and --curve are for .html, not {suffix}")
     check_output(output, force=force)
+    from planner.api import load
     from planner.files import write_whole
-    from planner.plan import load
 
-    write_whole(output, content_of(load(plan), suffix, figure=figure))
-    _say_written(plan, output, form=figure, as_json=as_json)
+    loaded = load(plan)
+    if suffix == ".html":
+        from planner.planning.curve import load_curve
+        from planner.views.page import page
+
+        with spinner("planning again with other decisions"):
+            largest = [value for value, _, _ in loaded.report.live_at_peak[:explained]]
+            said = {value: loaded.explain(value).lines for value in largest}
+        content = page(loaded, curve=None if curve is None else load_curve(curve), explained=said)
+    else:
+        content = content_of(loaded, suffix, figure=figure)
+    write_whole(output, content)
+    _say_written(plan, output, form="page" if suffix == ".html" else figure, as_json=as_json)
 
 
 @click.command(epilog="Example: planner export plan.json --to perfetto -o plan.trace.json")

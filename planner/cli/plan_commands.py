@@ -18,7 +18,7 @@ from planner.names import STRATEGIES
 STRATEGY_NAMES = ", ".join(STRATEGIES)
 _OPTIMIZE = (
     option("-o", "--output", metavar="FILE",
-           help="Write the plan (.json), or its memory over time (.svg, .png, .pdf); - prints the plan."),
+           help="Write the plan (.json), a page (.html) or memory over time (.svg, .png, .pdf); - prints the plan."),
     FORCE,
     option("--budget", help='"7GB" (7e9), "7GiB" (7*2**30), bytes, "40%" or "0.4" of the peak without recomputation, a'
                             ' device such as t4 or a100-40, or "auto". [least peak]'),
@@ -80,7 +80,7 @@ def optimize(
     from planner.files import write_whole
     from planner.views.plan_files import PICTURES, check_suffix, content_of
 
-    suffix = ".json" if output in (None, "-") else check_suffix(output, allowed=(".json", *PICTURES))
+    suffix = ".json" if output in (None, "-") else check_suffix(output, allowed=(".json", ".html", *PICTURES))
 
     asked = _asked(options)
     with spinner("reading the graph"):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from planner.errors import OutputError, PlannerError
 from planner.views.drawing import rendered
+from planner.views.page import page
 from planner.views.plan_figures import arena_map, memory_timeline, recompute_strip
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ FIGURES: Final[Mapping[str, Callable[[Plan], Figure]]] = MappingProxyType({
     "timeline": memory_timeline, "arena": arena_map, "recomputation": recompute_strip,
 })  # fmt: skip
 PICTURES: Final = (".svg", ".png", ".pdf")
+_NEEDS: Final = {**dict.fromkeys(PICTURES, ("matplotlib",)), ".html": ("jinja2", "plotly")}
 
 
 def check_suffix(path: str | os.PathLike[str], *, allowed: tuple[str, ...]) -> str:
@@ -31,7 +33,7 @@ def check_suffix(path: str | os.PathLike[str], *, allowed: tuple[str, ...]) -> s
         allowed: suffixes, with their dots.
     Raises:
         OutputError: another suffix.
-        PlannerError: a figure, and matplotlib is not installed.
+        PlannerError: a figure, and matplotlib is not installed; a page, and jinja2 or plotly are not.
 
     >>> check_suffix("plan.JSON", allowed=(".json",))
     '.json'
@@ -40,15 +42,18 @@ def check_suffix(path: str | os.PathLike[str], *, allowed: tuple[str, ...]) -> s
     if suffix not in allowed:
         ends = f"{', '.join(allowed[:-1])} or {allowed[-1]}" if len(allowed) > 1 else allowed[0]
         raise OutputError(f"cannot write {str(path)!r}: end the name with {ends}")
-    if suffix in PICTURES and importlib.util.find_spec("matplotlib") is None:
-        raise PlannerError(f"{str(path)!r} needs matplotlib: pip install matplotlib")
+    missing = [library for library in _NEEDS.get(suffix, ()) if importlib.util.find_spec(library) is None]
+    if missing:
+        raise PlannerError(f"{str(path)!r} needs {' and '.join(missing)}: pip install {' '.join(missing)}")
     return suffix
 
 
 def content_of(plan: Plan, suffix: str, *, figure: str = "timeline") -> bytes:
-    """What is written to a file of this suffix: the plan itself as .json, or a figure of it.
+    """What is written to a file of this suffix: the plan itself as .json, its page as .html, or a figure of it.
 
     Args:
         figure: one of `FIGURES`.
     """
+    if suffix == ".html":
+        return page(plan)
     return plan.to_json() if suffix == ".json" else rendered(FIGURES[figure](plan), suffix)
