@@ -177,7 +177,21 @@ class Report(Asked, msgspec.Struct, frozen=True):
         return self.memory.needed_bytes(self.plan.arena_bytes)
 
     def __str__(self) -> str:
-        return "\n".join(map(printable, [self._title(), *self._table(), *self._notes()]))
+        return "\n".join(map(printable, [self.verdict, self._title(), *self._table(), *self._notes()]))
+
+    @property
+    def verdict(self) -> str:
+        """The answer in one sentence."""
+        plan, base = self.plan, self.keep_all
+        if self.budget is None:
+            begins = "Least peak found"
+        else:
+            asked = format_bytes(self.budget) if self.budget_text == str(self.budget) else self.budget_text
+            begins = f"Fits {asked}, {format_bytes(self.budget - self.needed_bytes)} to spare"
+        if not self.extra_runs and plan.arena_bytes == base.arena_bytes:
+            return f"{begins}: {format_bytes(plan.arena_bytes)}, with nothing recomputed"
+        memory = f"{format_bytes(plan.arena_bytes)} in place of {format_bytes(base.arena_bytes)}"
+        return f"{begins}: {memory}, for {100 * self.overhead:.2f} % more cost"
 
     @property
     def gist(self) -> str:
@@ -215,14 +229,14 @@ class Report(Asked, msgspec.Struct, frozen=True):
 
     def _table(self) -> list[str]:
         base, plan = self.keep_all, self.plan
-        peaks = [format_bytes(nbytes) for nbytes in (base.peak_bytes, plan.peak_bytes, self.peak_lower_bound)]
-        costs = [f"{1 + overhead:.3f}x" for overhead in (0.0, self.overhead, self.overhead - self.gap)]
+        peaks = [format_bytes(nbytes) for nbytes in (base.peak_bytes, plan.peak_bytes)]
+        costs = [f"{1 + overhead:.3f}x" for overhead in (0.0, self.overhead)]
         budget = LEAST_PEAK if self.budget is None else format_bytes(self.budget)
         reserve = self.needed_bytes - plan.arena_bytes
         rows = [
-            ["", "no recomputation", "this plan", "lower bound", "budget"],
+            ["", "no recomputation", "this plan", "budget"],
             ["peak", *peaks],
-            ["arena", format_bytes(base.arena_bytes), format_bytes(plan.arena_bytes), "", budget],
+            ["memory", format_bytes(base.arena_bytes), format_bytes(plan.arena_bytes), budget],
             *([["reserve", "", format_bytes(reserve)]] if reserve else []),
             ["cost", *costs],
         ]
@@ -231,11 +245,7 @@ class Report(Asked, msgspec.Struct, frozen=True):
     def _notes(self) -> list[str]:
         plan, base = self.plan, self.keep_all
         notes = []
-        if self.budget is not None:
-            spare = format_bytes(self.budget - self.needed_bytes)
-            exact = f"{self.budget} bytes"
-            asked = exact if self.budget_text == str(self.budget) else f"{self.budget_text} = {exact}"
-            notes.append(f"Fits {asked} ({self.memory.scope}), {spare} spare; arena {plan.arena_bytes} bytes")
+        notes.append(f"Lower bounds: {self._bounds()}")
         if self.allocator is not None:
             notes.append(self._packing())
         if self.extra_runs:
@@ -252,7 +262,7 @@ class Report(Asked, msgspec.Struct, frozen=True):
             notes.append(f"Not proven optimal: no plan{self._of_which()} goes below {below}")
         else:
             best = f"the best possible{self._of_which()}{self._who_says()}"
-            notes.append(f"Not proven optimal: at most {100 * self.gap:.2f} points of cost above {best}")
+            notes.append(f"Not proven optimal: at most {100 * self.gap:.2f} percentage points of cost above {best}")
         if self.cut_short:
             notes.append("Cut short by the time limit or Ctrl-C: more time may find a better plan")
         if self.peak_op is not None:
@@ -273,6 +283,15 @@ class Report(Asked, msgspec.Struct, frozen=True):
             )
         return [f"  {note}" for note in notes]
 
+    def _bounds(self) -> str:
+        """What is proven of any plan's peak; and of the cost of those that fit this budget."""
+        peak = f"no plan's peak is below {format_bytes(self.peak_lower_bound)}"
+        if self.budget is None:
+            return peak
+        return (
+            f"{peak}; within this budget no plan{self._of_which()} costs less than {1 + self.overhead - self.gap:.3f}x"
+        )
+
     def _of_which(self) -> str:
         """Which plans a bound is about, where it may not be all."""
         return " in the program's order" if self.order == "pinned" and self.strategy == "exact" else ""
@@ -285,11 +304,11 @@ class Report(Asked, msgspec.Struct, frozen=True):
         """What is known of the arena of this schedule."""
         arena, peak = self.plan.arena_bytes, self.plan.peak_bytes
         if arena <= peak:
-            return "The arena is as large as the peak: no packing is smaller"
-        above = f"The arena is {arena - peak} bytes ({100 * (arena - peak) / max(peak, 1):.2g} %) above the peak"
+            return "Packed into no more than the peak: no packing is smaller"
+        above = f"Packed into {format_bytes(arena - peak)} ({100 * (arena - peak) / max(peak, 1):.2g} %) above the peak"
         if arena <= self.arena_lower_bound:
             return f"{above}; proven: no packing of this schedule is smaller"
-        return f"{above}; no packing of this schedule goes below {max(peak, self.arena_lower_bound)} bytes"
+        return f"{above}; no packing of this schedule goes below {format_bytes(max(peak, self.arena_lower_bound))}"
 
 
 def proven(report: Report, *, cost_lower_bound: float, peak_lower_bound: int) -> bool:

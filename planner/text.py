@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import textwrap
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -80,3 +81,50 @@ def aligned(rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+def fitting(
+    rows: Sequence[Sequence[str]], *, width: int | None, less_wanted: Sequence[str], left: int = 1
+) -> tuple[list[str], tuple[str, ...]]:
+    """`aligned` rows of at most `width` characters, and the headings of the columns left out for it.
+
+    Args:
+        rows: the first one is the heading; a row that is shorter ends early.
+        width: None: as wide as they are.
+        less_wanted: headings of the columns that may go, first to go first.
+
+    >>> fitting([["op", "bytes", "cost"], ["conv", "7", "1"]], width=12, less_wanted=["cost"])
+    (['op    bytes', 'conv      7'], ('cost',))
+    """
+    dropped: list[str] = []
+    heading = list(rows[0]) if rows else []
+    for name in (None, *less_wanted):
+        if name is not None and name in heading:
+            dropped.append(name)
+        kept = [k for k in range(max(map(len, rows), default=0)) if k >= len(heading) or heading[k] not in dropped]
+        lines = aligned([[row[k] for k in kept if k < len(row)] for row in rows], left=left)
+        if width is None or max(map(len, lines), default=0) <= width:
+            break
+    return lines, tuple(dropped)
+
+
+def wrapped(line: str, width: int) -> list[str]:
+    """A line of prose in lines of at most `width` characters, the later ones indented further; no word is cut.
+
+    A row of a table, whose columns are two or more spaces apart, stays as it is.
+
+    >>> wrapped("  Peak at op conv1, of which weights are most", 30)
+    ['  Peak at op conv1, of which', '    weights are most']
+    """
+    text = line.lstrip(" ")
+    if len(line) <= width or "  " in text.rstrip(" "):
+        return [line]
+    indent = " " * (len(line) - len(text))
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -466,7 +466,7 @@ def test_the_order_asked_for_is_in_the_plan_and_what_holds_of_the_programs_order
     assert (free.report.plan.cost, free.report.optimal) == (39, "cost at this budget, order free")
     assert pinned.report.cost_lower_bound == pinned.report.plan.cost > 39
     assert (free.order, pinned.order) == ("free", "pinned")
-    assert "order pinned" in str(pinned).splitlines()[0]
+    assert "order pinned" in str(pinned).splitlines()[1]
     pinned.save(tmp_path / "plan.json")
     assert load(tmp_path / "plan.json") == pinned
     pinned.verify()
@@ -748,15 +748,18 @@ def test_a_new_file_has_the_permissions_the_umask_asks_for(plan: Plan, tmp_path:
 def test_the_report_shows_keep_all_plan_bound_and_budget_side_by_side(plan: Plan) -> None:
     text = str(plan.report)
     rows = {line.split()[0]: line for line in text.splitlines() if line.strip()}
-    assert all(word in text for word in ("no recomputation", "this plan", "lower bound", "budget"))
+    assert all(word in text for word in ("no recomputation", "this plan", "Lower bounds", "budget"))
     # 16 layers, two gradients and the input of 8 bytes; layers need 3 bytes more while they run.
     assert plan.report.keep_all.peak_bytes == 19 * 8
     assert "152 B" in rows["peak"]
     assert f"{plan.report.plan.peak_bytes} B" in rows["peak"]
     # The working set of a backward step: the gradient above and below, f[i-1] and f[i], and the resident x.
     assert plan.report.peak_lower_bound == 5 * 8
-    assert "40 B" in rows["peak"]
-    assert "120 bytes" in text
+    assert "no plan's peak is below 40 B" in rows["Lower"]
+    # The verdict comes first: the budget, what is left of it, and both memories.
+    spare, overhead = 115 - plan.report.plan.arena_bytes, 100 * plan.report.overhead  # 5 bytes are reserved
+    found = f"{plan.report.plan.arena_bytes} B in place of 152 B, for {overhead:.2f} % more cost"
+    assert text.splitlines()[0] == f"Fits 120 B, {spare} B to spare: {found}"
     assert str(plan) == text
 
 

@@ -904,6 +904,6 @@ def test_progress_is_shown_on_a_terminal_only(run: Callable[..., Answer], monkey
     monkeypatch.setattr(rich.console.Console, "is_terminal", True)
     answer = run("optimize", "chain:12", "--budget", "60%")
     assert answer.code == 0
-    assert answer.out.startswith("Plan  chain")
+    assert answer.out.startswith("Fits 60%, ")
     assert shown
     assert all(isinstance(status, Status) for status in shown)

@@ -48,24 +48,13 @@ def page(plan: Plan, *, curve: Curve | None = None, explained: Mapping[str, Sequ
     template = Environment(autoescape=True).from_string(Path(__file__).with_name("page.html").read_text("utf-8"))
     return template.render(
         title=plan.graph.name,
-        verdict=_verdict(plan),
+        verdict=plan.report.verdict,
         report=str(plan.report),
         arena_note=drawn,
         has_curve=curve is not None,
         facts=escaped,
         plotly=get_plotlyjs(),
     ).encode()
-
-
-def _verdict(plan: Plan) -> str:
-    report = plan.report
-    needs = f"{format_bytes(report.needed_bytes)} in place of {format_bytes(report.keep_all.arena_bytes)}"
-    asked = "" if plan.budget is None else f"Fits {report.budget_text}: "
-    if not report.extra_runs:
-        return f"{asked}{format_bytes(report.needed_bytes)}, and nothing is recomputed."
-    return (
-        f"{asked}{needs}, for {100 * report.overhead:+.2f} % cost ({counted(report.recomputed_ops, 'op')} recomputed)."
-    )
 
 
 def _facts(plan: Plan) -> tuple[dict[str, Any], str]:
