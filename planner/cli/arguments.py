@@ -54,7 +54,7 @@ def graph_of(text: str, options: dict[str, Any]) -> nx.DiGraph | Graph:
         given["training"] = "forward"  # the verb differentiates it
     if options["dims"]:
         given["dims"] = _dims(options["dims"])
-    return _read(text, given, _pairs(options.get("settings", ())))
+    return _read(text, given, _pairs(options.get("settings", ())), trained=options["trained"])
 
 
 def step_of(options: dict[str, Any]) -> TrainingStep | None:
@@ -67,7 +67,7 @@ def step_of(options: dict[str, Any]) -> TrainingStep | None:
     return None if step == TrainingStep() else step
 
 
-def _read(text: str, given: dict[str, Any], settings: dict[str, str]) -> Any:
+def _read(text: str, given: dict[str, Any], settings: dict[str, str], *, trained: tuple[str, ...]) -> Any:
     from planner.zoo import opened
     from planner.zoo.catalogue import find
 
@@ -83,7 +83,7 @@ def _read(text: str, given: dict[str, Any], settings: dict[str, str]) -> Any:
     if settings:
         raise click.UsageError(f"--option {next(iter(settings))} is for zoo models; {text!r} is none")
     if os.path.exists(text) or ":" not in text:
-        return opened(text, **given)
+        return opened(text, trainable=trained, **given)
     return _call(text, {name: value for name, value in given.items() if value != "forward"})
 
 

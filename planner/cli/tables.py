@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from rich import box
 from rich.cells import cell_len, set_cell_size
@@ -21,6 +21,8 @@ from planner.units import counted, exactly, format_bytes
 
 _NAMED_READERS: Final = 3
 _NARROWEST: Final = 16  # characters that the names of readers keep in a narrow terminal
+_NAMED_TENSORS: Final = 3
+_TOLD: Final = ("path", "stored")  # what the file line leaves to other lines
 _GAP: Final = 2
 _READ_BY: Final = ("read by the backward of", "read by")
 _NUMBERS: Final = frozenset({"ops", "params", "FLOPs", "fwd FLOPs", "bwd FLOPs", "cost", "forward", "bytes", "saved"})
@@ -69,8 +71,10 @@ def print_inventory(inventory: Inventory, *, scope: str) -> None:
     counts = f"{inventory.ops:,} ops · {inventory.values:,} values · {inventory.outputs:,} outputs"
     out.print(f"{printable(inventory.graph)} · {counts}")
     if inventory.source:
-        counted_there = (f"{key} {_count(value)}" for key, value in inventory.source.items() if key != "path")
+        counted_there = (f"{key} {_count(value)}" for key, value in inventory.source.items() if key not in _TOLD)
         out.print(f"  File  {', '.join(counted_there)}")
+        for line in _stored_lines(inventory.source.get("stored", {})):
+            out.print(line)
     table = _table("", "count", "bytes", "MiB", "saved for backward", "cost share")
     total = sum(group.cost for group in inventory.phases) or 1.0
     for title, groups in (("held", inventory.residents), ("phase", inventory.phases)):
@@ -244,6 +248,18 @@ def _add_group(table: Table, group: Group, total_cost: float, *, resident: bool)
     saved = f"{group.saved_bytes:,}" if group.saved_bytes else ""
     mib = f"{group.nbytes / 2**20:,.2f}"
     table.add_row(f"  {group.name}", f"{group.count:,}", f"{group.nbytes:,}", mib, saved, share)
+
+
+def _stored_lines(stored: dict[str, dict[str, Any]]) -> list[str]:
+    """What the file stores, grouped by whether it is a weight and what says so, with the first names of each group."""
+    groups: dict[tuple[bool, str], list[str]] = {}
+    for name, found in stored.items():
+        groups.setdefault((found["weight"], found["line"]), []).append(name)
+    lines = ["  Stored floats, and by which line each is a weight or not"] if groups else []
+    for (weight, line), names in sorted(groups.items(), key=lambda group: (not group[0][0], group[0][1])):
+        first = ", ".join(map(printable, names[:_NAMED_TENSORS])) + (" ..." if len(names) > _NAMED_TENSORS else "")
+        lines.append(f"    {len(names):>5,} {'weight' if weight else 'not':<6}  {line}: {first}")
+    return lines
 
 
 def _count(value: object) -> str:

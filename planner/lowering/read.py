@@ -44,7 +44,8 @@ def read_graph(path: str | os.PathLike[str], **onnx_options: Any) -> Graph | nx.
         from planner.lowering.onnx.importer import from_onnx
 
         return from_onnx(path, **onnx_options)
-    given = sorted(name for name, value in onnx_options.items() if value not in (None, "forward"))
+    own = {name: value for name, value in onnx_options.items() if name != "trainable"}  # patterns of any graph's step
+    given = sorted(name for name, value in own.items() if value not in (None, "forward"))
     if given:
         options = f"{', '.join(given)} can be set for ONNX files and zoo models only"
         raise GraphError(f"{str(path)!r} is a JSON graph: {options}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, final
 
@@ -30,12 +30,13 @@ def from_onnx(
     training: bool | Literal["forward"] = True,
     optimizer: str | None = "sgd",
     step: TrainingStep | None = None,
+    trainable: Iterable[str] = (),
     device: str = "a100",
 ) -> nx.DiGraph:
     """The DAG of an ONNX file, with backward and update unless `training=False`.
 
     What only touches constants is folded, but for what is computed from weights: that is an op of each step, or a view
-    of the weight. `onnx.layout.Layout` says which stored tensors are weights; the others are states. Shape arguments
+    of the weight. `onnx.weights.Judge` says which stored tensors are weights; the others are states. Shape arguments
     are no tensors, what no output needs is pruned. In training, batch normalization uses batch statistics and updates
     the running ones, dropout draws a mask that can be drawn again from a saved generator state, max pooling keeps
     indices, and a recurrent layer the gates of each step; a generic loss reads the outputs.
@@ -49,6 +50,8 @@ def from_onnx(
         training: False gives the forward graph as inference runs it; "forward" as training does, not differentiated.
         optimizer: see `differentiate`.
         step: the training step; `optimizer` is for a step that names none.
+        trainable: names of stored tensors that are trained whatever the file says; those that `step.trainable` spells
+            out are too.
         device: costs are seconds on it.
     Returns:
         A DAG whose `graph["source"]` counts what the file holds, as inference: nodes, real_nodes (without
@@ -64,7 +67,8 @@ def from_onnx(
     device_named(device)
     try:
         model = read_model(Path(path))
-        layout = Layout(model)
+        spelled_out = (*trainable, *(step.trainable if step is not None else ()))
+        layout = Layout(model, trainable=spelled_out, folder=Path(path).parent)
         layout.check_ops()
         if layout.is_step and not training:
             raise GraphError("holds its own backward pass, so it is no inference graph; leave training=True")
@@ -134,6 +138,10 @@ class _Importer:
             "folded": sum(1 for node in real if node.output[0] in layout.constants and node.op_type != "Constant"),
             "act_elems": sum(size.elements for size in sizes),
             "act_bytes": sum(size.nbytes for size in sizes),
+            "stored": {
+                layout.title_of(name): {"weight": found.trained, "line": found.line}
+                for name, found in layout.verdicts.items()
+            },
             "ignored": tuple(tensor.name for tensor in layout.model.graph.initializer if tensor.name not in used),
         }
 
@@ -156,7 +164,8 @@ class _Importer:
             if source not in self.layout.settled:
                 raise GraphError(f"node {title(node)} reads {name!r}, an output that its rule does not make")
             size = self._size(source, f"node {title(node)}")
-            self.values[source] = self.draft.resident(self._free_name(source), size, kind=self._kind(source, size))
+            name_there = self._free_name(self.layout.title_of(source))
+            self.values[source] = self.draft.resident(name_there, size, kind=self._kind(source))
         return self.values[source]
 
     def _omitted(self) -> Value:
@@ -165,10 +174,9 @@ class _Importer:
             self.values[""] = self.draft.resident(self._free_name("omitted"), _NOTHING, kind="state")
         return self.values[""]
 
-    def _kind(self, name: str, size: TensorType) -> str:
+    def _kind(self, name: str) -> str:
         """Weights are parameters; running statistics, initial states, masks and lone numbers are states."""
-        trained = name in self.layout.weights and bool(size.shape) and name not in self.statistics
-        return "parameter" if trained else "state"
+        return "parameter" if name in self.layout.weights and name not in self.statistics else "state"
 
     def _write(self, node: Any) -> None:
         """Write one node of the file as one op; training adds statistics, masks and generator states."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Final, final
 
 from planner.errors import GraphError
-from planner.lowering.onnx.model_file import type_of
 from planner.lowering.onnx.shapes import TRAINING_OPS, is_training_step
-from planner.lowering.operators.lookup import is_float
+from planner.lowering.onnx.weights import Judge, Verdict
 from planner.lowering.operators.onnx_rows import ONNX_OPERATORS, QUANTIZED_OPS, REFUSED
 from planner.names import scoped
 
@@ -28,13 +29,17 @@ _ROWS_FOR: Final = {
 class Layout:
     """The nodes of a model, what of them is constant or a weight, and what the outputs need.
 
-    A file does not say which of its tensors are trained. Here one is a weight if it is a float of at least one
-    dimension, and a gradient flows from the outputs to a place where it is read that is neither an initial state nor a
-    mask. What the file computes from weights (a transposed or cast one, the first rows of a table) is an op of every
-    step, but for a view, which is the weight itself.
+    A stored tensor can be a weight if a gradient flows from the outputs to a place where it is read that is neither an
+    initial state nor a mask; `weights.Judge` says which of these are. What the file computes from weights (a transposed
+    or cast one, the first rows of a table) is an op of every step, but for a view, which is the weight itself.
+
+    Args:
+        model: as read.
+        trainable: names of stored tensors that the caller says are trained.
+        folder: where external weights lie.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, *, trainable: Iterable[str] = (), folder: Path = Path()) -> None:
         self.model: Final = model
         self.nodes: Final[list[Any]] = list(model.graph.node)
         self.is_step: Final = is_training_step(self.nodes)
@@ -43,7 +48,8 @@ class Layout:
         self.constants: Final = self._constants()
         self.settled: Final = self.constants if self.is_step else self._settled()
         self.used: Final = self._used()
-        self.weights: Final = set[str]() if self.is_step else self._weights()
+        self.verdicts: Final[dict[str, Verdict]] = {}
+        self.weights: Final = set[str]() if self.is_step else self._weights(frozenset(trainable), folder)
         self.needed: Final = self._needed()
 
     def _constants(self) -> set[str]:
@@ -93,14 +99,22 @@ class Layout:
                 used.update(name for name in node.input if name)
         return used
 
-    def _weights(self) -> set[str]:
-        """Stored tensors that are trained; values computed from them leave `settled`."""
+    def _weights(self, trainable: frozenset[str], folder: Path) -> set[str]:
+        """Stored tensors that are trained; values computed from them leave `settled`, tied ones go to `aliases`."""
         learned: set[str] = set()
         for node in reversed(self.nodes):
             flows = node.output[0] not in self.settled or any(name in learned for name in node.output)
             if flows and any(name in self.used for name in node.output):
                 learned.update(self._followed(node))
-        weights = {name for name in self._stored() if name in learned}
+        judge = Judge(
+            self.model, constants=self.constants, settled=self.settled, reached=learned, statistics=self.statistics(),
+            trainable=trainable, folder=folder,
+        )  # fmt: skip
+        self.verdicts.update(judge.verdicts())
+        tied = {name: found.tied for name, found in self.verdicts.items() if found.tied}
+        self.aliases.update({name: tied[root] for name, root in self.aliases.items() if root in tied})
+        self.aliases.update(tied)
+        weights = {name for name, found in self.verdicts.items() if found.trained}
         computed: set[str] = set()
         for node in self.nodes:
             first = node.output[0]
@@ -120,19 +134,6 @@ class Layout:
             return []
         trained = (k not in row.untrained and row.gradient(k) is not None for k in range(len(node.input)))
         return [name for name, flows in zip(self.places(node), trained, strict=False) if name and flows]
-
-    def _stored(self) -> list[str]:
-        """Floats of at least one dimension that the file holds, or fills with one number."""
-        found = {tensor.name: type_of(tensor) for tensor in self.model.graph.initializer}
-        names = [name for name, size in found.items() if size.shape and is_float(size.dtype)]
-        for node in self.nodes:
-            if node.op_type in _CONSTANT_OPS:
-                given = [type_of(attribute.t) for attribute in node.attribute if attribute.name == "value"]
-                listed = any(attribute.name == "value_floats" for attribute in node.attribute)
-                shaped = listed or bool(given and given[0].shape) or node.op_type == "ConstantOfShape"
-                if shaped and all(is_float(size.dtype) for size in given):
-                    names.append(node.output[0])
-        return names
 
     def reads(self, node: Any) -> list[str]:
         """The tensors a node reads: no shape arguments, no omitted inputs."""
@@ -157,6 +158,11 @@ class Layout:
             if any(name in needed for name in node.output) and node.output[0] not in self.settled:
                 needed.update(self.reads(node))
         return needed
+
+    def title_of(self, name: str) -> str:
+        """What a stored tensor is called: the exporter's parameter if it holds one whole, else its own name."""
+        verdict = self.verdicts.get(name)
+        return verdict.parameter if verdict is not None and verdict.parameter else name
 
     def is_live(self, node: Any) -> bool:
         """True for nodes that become ops."""

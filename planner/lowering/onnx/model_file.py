@@ -276,6 +276,23 @@ def type_of(tensor: Any) -> TensorType:
     return TensorType(tuple(tensor.dims), _dtype(tensor.data_type))
 
 
+def values_of(tensor: Any, folder: Path) -> Any:
+    """The values of a stored tensor as an array; None where its bytes are damaged or are not there."""
+    import onnx
+    from onnx import numpy_helper
+    from onnx.external_data_helper import load_external_data_for_tensor
+
+    try:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            whole = onnx.TensorProto()
+            whole.CopyFrom(tensor)
+            load_external_data_for_tensor(whole, str(folder))
+            tensor = whole
+        return numpy_helper.to_array(tensor)
+    except Exception:  # what is wrong with bytes has no common base, and structure is read without them
+        return None
+
+
 def _tensor_type(value: Any) -> TensorType | None:
     """Type of a value if all its dimensions have a size."""
     tensor = value.type.tensor_type
