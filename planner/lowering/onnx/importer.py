@@ -13,8 +13,9 @@ from planner.errors import GraphError
 from planner.lowering.assembly import Assembly, Value
 from planner.lowering.devices import device as device_named
 from planner.lowering.differentiate import check_optimizer, differentiate
+from planner.lowering.onnx.batches import Sizes
 from planner.lowering.onnx.layout import Layout, module_of, node_name, params_of, title
-from planner.lowering.onnx.model_file import Sizes, check_dtype, infer_sizes, read_model, real_inputs
+from planner.lowering.onnx.model_file import check_dtype, infer_sizes, read_model, real_inputs
 from planner.lowering.onnx.training import Step
 from planner.lowering.operators.lookup import DTYPE_BYTES, TensorType, sizes_of
 from planner.lowering.operators.onnx_rows import ONNX_OPERATORS

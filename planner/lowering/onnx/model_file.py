@@ -10,21 +10,20 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Optional
+from typing import Any, Final
 
 from planner.errors import GraphError
+from planner.lowering.onnx.batches import BatchCheck, Sizes, check_states
 from planner.lowering.onnx.shapes import held_inputs, is_training_step, shape_values, stand_ins
 from planner.lowering.operators.lookup import DTYPE_BYTES, TensorType
 
 # Larger constants are weights; shape arguments are smaller, and inference needs the values of those.
 _ARGUMENT_ELEMENTS: Final = 1024
 _MOST: Final = 2**31 - 1
+_REFERENCES: Final = (7, 11)
 _DTYPES: Final[Mapping[str, str]] = {
     "FLOAT": "float32", "DOUBLE": "float64", "FLOAT8E4M3FN": "float8_e4m3fn", "FLOAT8E5M2": "float8_e5m2",
 }  # fmt: skip
-
-# Types of all values for one choice of the free dimensions; None where inference found none.
-Sizes = Mapping[str, Optional[TensorType]]
 
 
 def read_model(path: Path) -> Any:
@@ -152,17 +151,29 @@ def infer_sizes(model: Any, *, batch: int | None, dims: Mapping[str, int] | None
         GraphError: a dimension without a size, an unknown name, inference fails, or a Reshape that freezes the batch.
     """
     bound = _bindings(model, batch, dims)
-    if batch is None:
-        return _infer(model, _input_shapes(model, None, bound), strict=True)
     shapes = _input_shapes(model, batch, bound)
-    reference = dict(shapes)
-    for value in fed_inputs(model):
-        if shapes[value.name]:
-            reference[value.name] = (_file_batch(value), *shapes[value.name][1:])
-    if reference != shapes:
+    if batch is not None:
+        _check_batch(model, shapes, batch)
+    types = _infer(model, shapes, strict=True)
+    check_states(model, types)
+    return types
+
+
+def _check_batch(model: Any, shapes: Mapping[str, tuple[int, ...]], batch: int) -> None:
+    """Refuse what cannot run at this batch, by comparison with the file's own; see `BatchCheck`."""
+    fed = [value for value in fed_inputs(model) if shapes[value.name]]
+    held = frozenset(size for value in fed if (size := _file_batch(value)) is not None)
+    free = next(size for size in _REFERENCES if size != batch)  # where the file has none, one that is no usual size
+    own = {value.name: _file_batch(value) or (min(held) if held else free) for value in fed}
+    reference = {**shapes, **{name: (size, *shapes[name][1:]) for name, size in own.items()}}
+    if reference == shapes:
+        return
+    try:
         before = _infer(model, reference, strict=True)
-        _check_reshapes(model, before, _infer(model, shapes, strict=False), batch)
-    return _infer(model, shapes, strict=True)
+    except GraphError:  # a Squeeze without axes fails at batch 1 alone: that says nothing of the batch asked for
+        return
+    after = _infer(model, shapes, strict=False)
+    BatchCheck(model, before, after, reference=min(own.values()), batch=batch, held=held).check()
 
 
 def _bindings(model: Any, batch: int | None, dims: Mapping[str, int] | None) -> dict[str, int]:
@@ -189,10 +200,10 @@ def _bindings(model: Any, batch: int | None, dims: Mapping[str, int] | None) -> 
     return bound
 
 
-def _file_batch(value: Any) -> int:
-    """Dimension 0 in the file; 1 where it has no size there."""
+def _file_batch(value: Any) -> int | None:
+    """Dimension 0 in the file; None where it has no size there."""
     size = value.type.tensor_type.shape.dim[0].dim_value
-    return int(size) if size > 0 else 1
+    return int(size) if size > 0 else None
 
 
 def _input_shapes(model: Any, batch: int | None, bound: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
@@ -239,18 +250,26 @@ def _infer(model: Any, shapes: Mapping[str, tuple[int, ...]], *, strict: bool) -
     types = _types_of(bare, strict=strict)
     while None in types.values() and (settled := shape_values(bare, types)):
         _replace_nodes(bare, settled)
-        before, types = types, _types_of(bare, strict=strict)
+        before, types = types, _types_again(bare, strict=strict)
         if list(types.values()).count(None) == list(before.values()).count(None):
             break
     return {**types, **{tensor.name: type_of(tensor) for tensor in model.graph.initializer}}
 
 
-def _types_of(bare: Any, *, strict: bool) -> dict[str, TensorType | None]:
+def _types_again(bare: Any, *, strict: bool) -> dict[str, TensorType | None]:
+    """As `_types_of`, once values of shapes are constants: data propagation takes some of them for others and fails."""
+    try:
+        return _types_of(bare, strict=strict)
+    except GraphError:
+        return _types_of(bare, strict=strict, propagate=False)
+
+
+def _types_of(bare: Any, *, strict: bool, propagate: bool = True) -> dict[str, TensorType | None]:
     """What onnx's inference finds, for every value of a structure; a GraphError if it fails."""
     from onnx import shape_inference
 
     try:
-        inferred = shape_inference.infer_shapes(bare, strict_mode=strict, data_prop=True)
+        inferred = shape_inference.infer_shapes(bare, strict_mode=strict, data_prop=propagate)
     except Exception as error:  # inference, type and value errors of the C++ side have no common base
         text = " ".join(str(error).split())
         raise GraphError(f"shape inference failed: {text if len(text) < 300 else text[:300] + ' ...'}") from None
@@ -318,19 +337,3 @@ def check_dtype(size: TensorType, name: str, where: str) -> None:
     """
     if size.dtype not in DTYPE_BYTES:
         raise GraphError(f"{where}: value {name!r} is of dtype {size.dtype!r}; known: {', '.join(DTYPE_BYTES)}")
-
-
-def _check_reshapes(model: Any, before: Sizes, after: Sizes, batch: int) -> None:
-    """Refuse a Reshape whose target has the file's batch in it: at another batch it fails, or what follows is wrong."""
-    for node in (node for node in model.graph.node if node.op_type == "Reshape"):
-        old_in, old_out = before.get(node.input[0]), before.get(node.output[0])
-        new_in, new_out = after.get(node.input[0]), after.get(node.output[0])
-        if old_in is None or old_out is None or new_in is None or old_in == new_in:
-            continue
-        lost = new_out is None or new_out.elements != new_in.elements
-        frozen = new_out is not None and old_out.shape[:1] == new_out.shape[:1] == old_in.shape[:1]
-        if lost or frozen:
-            target = f"{old_out.shape[0] if old_out.shape else 1} frozen in its target {list(old_out.shape)}"
-            remedy = "use the file's own batch, or export it with a free one"
-            name = node.name or node.output[0]
-            raise GraphError(f"node {name!r} (Reshape) has batch {target}, so batch={batch} cannot pass; {remedy}")

@@ -14,8 +14,9 @@ import networkx as nx
 
 from planner.errors import GraphError
 from planner.lowering.assembly import Assembly, Value
+from planner.lowering.onnx.batches import Sizes
 from planner.lowering.onnx.layout import Layout, module_of, node_name, params_of, title
-from planner.lowering.onnx.model_file import Sizes, check_dtype, real_inputs
+from planner.lowering.onnx.model_file import check_dtype, real_inputs
 from planner.lowering.onnx.shapes import ACCUMULATOR, held_inputs, is_gradient
 from planner.lowering.operators.lookup import TensorType, is_float
 
