@@ -15,7 +15,7 @@ from planner.lowering.devices import device as device_named
 from planner.lowering.differentiate import check_optimizer, differentiate
 from planner.lowering.onnx.batches import Sizes
 from planner.lowering.onnx.layout import Layout, module_of, node_name, params_of, title
-from planner.lowering.onnx.model_file import check_dtype, infer_sizes, read_model, real_inputs
+from planner.lowering.onnx.model_file import check_dtype, infer_sizes, read_model, real_inputs, settle_branches
 from planner.lowering.onnx.training import Step
 from planner.lowering.operators.lookup import DTYPE_BYTES, TensorType, sizes_of
 from planner.lowering.operators.onnx_rows import ONNX_OPERATORS
@@ -68,6 +68,7 @@ def from_onnx(
     device_named(device)
     try:
         model = read_model(Path(path))
+        settle_branches(model, batch=batch, dims=dims)
         spelled_out = (*trainable, *(step.trainable if step is not None else ()))
         layout = Layout(model, trainable=spelled_out, folder=Path(path).parent)
         layout.check_ops()

@@ -88,7 +88,8 @@ class Layout:
 
     def _follows(self, node: Any, known: set[str]) -> bool:
         """True if a node computes its outputs from known values alone."""
-        inputs = [name for name in node.input if name]
+        # A CastLike takes no more than the dtype of what it is like.
+        inputs = [name for k, name in enumerate(node.input) if name and not (k and node.op_type == "CastLike")]
         return bool(inputs) and known.issuperset(inputs) and node.op_type not in _DRAWS and not _is_nested(node)
 
     def _used(self) -> set[str]:

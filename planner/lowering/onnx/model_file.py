@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from planner.errors import GraphError
 from planner.lowering.onnx.batches import BatchCheck, Sizes, check_states
+from planner.lowering.onnx.rewrites import plain, take_branches
 from planner.lowering.onnx.shapes import held_inputs, is_training_step, shape_values, stand_ins
 from planner.lowering.operators.lookup import DTYPE_BYTES, TensorType
 
@@ -63,7 +64,7 @@ def read_model(path: Path) -> Any:
                 raise GraphError(f"initializer {tensor.name!r}: {where}")
             if math.prod(tensor.dims) <= _ARGUMENT_ELEMENTS:
                 _load_argument(tensor, path.parent)
-    return model
+    return plain(model)
 
 
 def _check(model: Any) -> None:
@@ -227,6 +228,24 @@ def _input_shapes(model: Any, batch: int | None, bound: Mapping[str, int]) -> di
 
 def _infer(model: Any, shapes: Mapping[str, tuple[int, ...]], *, strict: bool) -> Sizes:
     """Run onnx's inference on the structure alone: no weights, no stored shapes of inner values or outputs."""
+    types, _ = _settle(_bare(model, shapes), strict=strict)
+    return {**types, **{tensor.name: type_of(tensor) for tensor in model.graph.initializer}}
+
+
+def settle_branches(model: Any, *, batch: int | None, dims: Mapping[str, int] | None) -> None:
+    """Take, in place, the branch of every If whose condition the shapes of the inputs determine."""
+    while any(node.op_type == "If" for node in model.graph.node):
+        try:
+            shapes = _input_shapes(model, batch, _bindings(model, batch, dims))
+            _, known = _settle(_bare(model, shapes), strict=False)
+        except GraphError:  # a size is missing, which is named later, or onnx gives up on what nothing covers either
+            return
+        if not take_branches(model, known):
+            return
+
+
+def _bare(model: Any, shapes: Mapping[str, tuple[int, ...]]) -> Any:
+    """The structure of a model, its inputs bound, with the values of small constants."""
     import onnx
     from onnx import helper
 
@@ -247,13 +266,20 @@ def _infer(model: Any, shapes: Mapping[str, tuple[int, ...]], *, strict: bool) -
     for value in (value for value in model.graph.output if value.name in made):
         bare.graph.output.append(helper.make_empty_tensor_value_info(value.name))
         bare.graph.output[-1].type.tensor_type.elem_type = value.type.tensor_type.elem_type
+    return bare
+
+
+def _settle(bare: Any, *, strict: bool) -> tuple[dict[str, TensorType | None], dict[str, Any]]:
+    """Types of all values of a structure, and the values that its shapes determine; the structure is used up."""
     types = _types_of(bare, strict=strict)
     while None in types.values() and (settled := shape_values(bare, types)):
-        _replace_nodes(bare, settled)
+        while settled:  # what is known now may make more known, before inference runs again
+            _replace_nodes(bare, settled)
+            settled = shape_values(bare, types)
         before, types = types, _types_again(bare, strict=strict)
         if list(types.values()).count(None) == list(before.values()).count(None):
             break
-    return {**types, **{tensor.name: type_of(tensor) for tensor in model.graph.initializer}}
+    return types, {tensor.name: tensor for tensor in bare.graph.initializer}
 
 
 def _types_again(bare: Any, *, strict: bool) -> dict[str, TensorType | None]:

@@ -7,6 +7,7 @@ from shapes is folded once the shapes are known, because inference gives up on s
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Optional
@@ -31,11 +32,13 @@ TRAINING_OPS: Final[Mapping[str, int]] = {
 }  # fmt: skip
 # Ops that are exact on integers and make no tensor larger than their inputs.
 _ARITHMETIC: Final = frozenset({
-    "Abs", "Add", "Cast", "Ceil", "Concat", "Div", "Equal", "Floor", "Gather", "Greater", "Identity", "Less", "Max",
-    "Min", "Mod", "Mul", "Neg", "ReduceProd", "ReduceSum", "Reshape", "Slice", "Split", "Squeeze", "Sub", "Transpose",
-    "Unsqueeze", "Where",
+    "Abs", "Add", "And", "Cast", "Ceil", "Concat", "CumSum", "Div", "Equal", "Floor", "Gather", "GatherElements",
+    "GatherND", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Max", "Min", "Mod", "Mul", "Neg",
+    "Not", "Or", "Pow", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "Slice", "Split", "Squeeze",
+    "Sub", "Transpose", "Trilu", "Unsqueeze", "Where",
 })  # fmt: skip
 _MOST_ELEMENTS: Final = 1024
+_CODES: Final[Mapping[str, int]] = {"float32": 1, "int32": 6, "int64": 7, "bool": 9}
 # These keep the shape of their input; inference finds none, because onnx has them as functions it cannot follow.
 _SHAPED_AS_READ: Final = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
 _GRADIENT_NAME: Final = re.compile(r"(.+)_grad(_\d+)?")
@@ -154,21 +157,23 @@ def shape_values(model: Any, types: Mapping[str, TensorType | None]) -> list[Any
     from onnx import TensorProto, helper, numpy_helper
 
     numbers = (TensorProto.INT64, TensorProto.INT32, TensorProto.FLOAT, TensorProto.BOOL)
-    constants = [tensor for tensor in model.graph.initializer if tensor.data_type in numbers]
-    known = {tensor.name for tensor in constants}
+    written = [*model.graph.initializer, *filter(None, map(constant_tensor, model.graph.node))]
+    constants = [tensor for tensor in written if tensor.data_type in numbers]
+    stored = {tensor.name: tensor for tensor in constants}
+    known = set(stored)
     chosen: list[Any] = []
     found: list[str] = []
     for node in model.graph.node:
         if node.op_type in ("Shape", "Size") and (size := types.get(node.input[0])) is not None:
             chosen.append(_known_shape(node, size))
-        elif node.op_type in _ARITHMETIC or _is_small("ConstantOfShape", node, types):
+        elif node.op_type == "CastLike" and node.input[0] in known and (like := types.get(node.input[1])) is not None:
+            if like.dtype not in _CODES:
+                continue
+            chosen.append(helper.make_node("Cast", node.input[:1], node.output, to=_CODES[like.dtype]))
+        elif node.op_type in _ARITHMETIC or _is_fill(node, stored):
             if not node.input or not known.issuperset(filter(None, node.input)):
                 continue
             chosen.append(node)
-        elif _is_small("Constant", node, types):
-            chosen.append(node)
-            known.update(node.output)
-            continue
         else:
             continue
         known.update(node.output)
@@ -188,10 +193,40 @@ def shape_values(model: Any, types: Mapping[str, TensorType | None]) -> list[Any
     return [numpy_helper.from_array(value, name) for name, value in made if value.size <= _MOST_ELEMENTS]
 
 
-def _is_small(op_type: str, node: Any, types: Mapping[str, TensorType | None]) -> bool:
-    """True for a node of this type whose size is known and small, such as zeros before the padding of an exporter."""
-    size = types.get(node.output[0]) if node.op_type == op_type else None
-    return size is not None and size.elements <= _MOST_ELEMENTS
+def constant_tensor(node: Any) -> Any:
+    """What a Constant node holds, under the name of its output; None for another node, and for many elements."""
+    from onnx import TensorProto, helper
+
+    if node.op_type != "Constant" or len(node.attribute) != 1:
+        return None
+    (value,) = node.attribute
+    if value.name == "value":
+        if math.prod(value.t.dims) > _MOST_ELEMENTS:
+            return None
+        tensor = TensorProto()
+        tensor.CopyFrom(value.t)
+        tensor.name = node.output[0]
+        return tensor
+    code = {"value_int": TensorProto.INT64, "value_float": TensorProto.FLOAT}.get(value.name.removesuffix("s"))
+    if code is None:
+        return None
+    numbers = helper.get_attribute_value(value)
+    listed = list(numbers) if value.name.endswith("s") else [numbers]
+    return helper.make_tensor(node.output[0], code, [len(listed)] if value.name.endswith("s") else [], listed)
+
+
+def _is_fill(node: Any, stored: Mapping[str, Any]) -> bool:
+    """True for an Expand, Range or ConstantOfShape of few elements, told from stored numbers."""
+    from onnx import numpy_helper
+
+    places = {"Expand": node.input[1:2], "ConstantOfShape": node.input[:1], "Range": node.input[:3]}.get(node.op_type)
+    if not places or any(name not in stored for name in places):
+        return False
+    given = [numpy_helper.to_array(stored[name]).ravel() for name in places]
+    if node.op_type != "Range":
+        return math.prod(map(int, given[0])) <= _MOST_ELEMENTS
+    start, end, step = (float(values[0]) if values.size == 1 else 0.0 for values in given)
+    return step != 0 and (end - start) / step <= _MOST_ELEMENTS
 
 
 def _known_shape(node: Any, size: TensorType) -> Any:

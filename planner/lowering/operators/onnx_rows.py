@@ -325,7 +325,10 @@ ONNX_OPERATORS: Final[Mapping[str, Operator]] = MappingProxyType(
 BY_VALUES: Final = "the size of its output depends on the values it reads, and sizes must be known before the step runs"
 _SEQUENCES: Final = "it makes or reads a sequence, an optional or a string, which is no tensor of known size"
 _QUANTIZED: Final = "it works on quantized integers, and has no gradient; export the model in floating point"
-_SUBGRAPHS: Final = "which of its subgraphs runs, and how often, depends on what is fed; export the branch you run"
+_SUBGRAPHS: Final = (
+    "which of its subgraphs runs, and how often, depends on what is fed; export the branch you run, or fix the inputs"
+    " that decide and run a simplifier such as onnxsim"
+)
 
 #: Refused even where they fold: what they make of stored integers is no weight that is trained.
 QUANTIZED_OPS: Final = frozenset({
