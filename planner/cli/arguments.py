@@ -83,7 +83,12 @@ def _read(text: str, given: dict[str, Any], settings: dict[str, str], *, trained
     if settings:
         raise click.UsageError(f"--option {next(iter(settings))} is for zoo models; {text!r} is none")
     if os.path.exists(text) or ":" not in text:
-        return opened(text, trainable=trained, **given)
+        from planner.lowering.onnx.model_file import FreeDimensions
+
+        try:
+            return opened(text, trainable=trained, **given)
+        except FreeDimensions as error:
+            raise error.told(text, command_line=True) from None
     return _call(text, {name: value for name, value in given.items() if value != "forward"})
 
 

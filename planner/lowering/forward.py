@@ -219,7 +219,8 @@ class Forward:
         ]
         if not read:
             reached = "no trainable resident reaches an unread float output"
-            raise GraphError(f"{reached}, so there is nothing to differentiate")
+            remedy = "without weights it is a graph for inference (training=False, --inference)"
+            raise GraphError(f"{reached}, so there is nothing to differentiate; {remedy}")
         work: dict[str, Any] = {"cost": 1.0}
         if all(tensor.shape is not None for tensor in read):
             flops = sum(math.prod(tensor.shape or ()) for tensor in read)

@@ -15,7 +15,14 @@ from planner.lowering.devices import device as device_named
 from planner.lowering.differentiate import check_optimizer, differentiate
 from planner.lowering.onnx.batches import Sizes
 from planner.lowering.onnx.layout import Layout, module_of, node_name, params_of, title
-from planner.lowering.onnx.model_file import check_dtype, infer_sizes, read_model, real_inputs, settle_branches
+from planner.lowering.onnx.model_file import (
+    FreeDimensions,
+    check_dtype,
+    infer_sizes,
+    read_model,
+    real_inputs,
+    settle_branches,
+)
 from planner.lowering.onnx.training import Step
 from planner.lowering.operators.lookup import DTYPE_BYTES, TensorType, sizes_of
 from planner.lowering.operators.onnx_rows import ONNX_OPERATORS
@@ -81,6 +88,8 @@ def from_onnx(
         if training is not True:
             return graph
         return differentiate(graph, optimizer=optimizer) if step is None else stepped(graph, step, optimizer=optimizer)
+    except FreeDimensions as error:
+        raise error.told(path) from None
     except GraphError as error:
         raise GraphError(f"{path}: {' '.join(str(error).split())}") from None  # an op type may hold a line break
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +25,42 @@ _REFERENCES: Final = (7, 11)
 _DTYPES: Final[Mapping[str, str]] = {
     "FLOAT": "float32", "DOUBLE": "float64", "FLOAT8E4M3FN": "float8_e4m3fn", "FLOAT8E5M2": "float8_e5m2",
 }  # fmt: skip
+
+
+class FreeDimensions(GraphError):
+    """Dimensions of inputs that have no size, neither in the file nor given.
+
+    Args:
+        free: input, axis and the name that the file gives, of each.
+        fed: inputs whose dimension 0 is the batch.
+        path: the file.
+        command_line: the remedy is in options of the command line, not in arguments of Python.
+    """
+
+    def __init__(
+        self, free: list[tuple[str, int, str]], fed: Collection[str], *, path: str = "", command_line: bool = False
+    ) -> None:
+        self.free, self.fed = free, fed
+        batches = {own for name, axis, own in free if axis == 0 and name in fed}  # names that batch= sets everywhere
+        rest = [
+            own if own and len({axis for _, axis, other in free if other == own}) == 1 else f"{name}:{axis}"
+            for name, axis, own in free
+            if (axis or name not in fed) and (not own or own not in batches)
+        ]
+        rest = list(dict.fromkeys(rest))
+        places = ", ".join(f"{axis} of {name!r}" + (f" ({own})" if own else "") for name, axis, own in free)
+        if command_line:
+            options = [*(["--batch SIZE"] if batches else []), *(f"--dim {name}=SIZE" for name in rest)]
+            give = " ".join(options)
+        else:
+            sizes = ", ".join(f"{name!r}: SIZE" for name in rest)
+            give = ", ".join([*(["batch=SIZE"] if batches else []), *([f"dims={{{sizes}}}"] if rest else [])])
+        what = "dimension" if len(free) == 1 else "dimensions"
+        super().__init__(f"{path + ': ' if path else ''}no size for {what} {places}; give {give}")
+
+    def told(self, path: str | os.PathLike[str], *, command_line: bool = False) -> FreeDimensions:
+        """The same about a file, for whoever reads it."""
+        return FreeDimensions(self.free, self.fed, path=str(path), command_line=command_line)
 
 
 def read_model(path: Path) -> Any:
@@ -209,20 +245,21 @@ def _file_batch(value: Any) -> int | None:
 
 def _input_shapes(model: Any, batch: int | None, bound: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
+    free: list[tuple[str, int, str]] = []
     fed = {value.name for value in fed_inputs(model)}
     for value in real_inputs(model):
         if not value.type.HasField("tensor_type") or not value.type.tensor_type.HasField("shape"):
             raise GraphError(f"input {value.name!r} is no tensor of known rank")
         shape: list[int] = []
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            place = f"{value.name}:{axis}"
-            size = bound.get(place, bound.get(dim.dim_param, dim.dim_value))
+            size = bound.get(f"{value.name}:{axis}", bound.get(dim.dim_param, dim.dim_value))
             size = batch if axis == 0 and batch is not None and value.name in fed else size
             if size < 1:  # exporters write -1 and 0 for "any", and may give two dimensions one name
-                options = f"{'' if axis else 'batch= or '}dims={{{dim.dim_param or place!r}: size}}"
-                raise GraphError(f"input {value.name!r}: dimension {axis} has no size; give {options}")
+                free.append((value.name, axis, dim.dim_param))
             shape.append(int(size))
         shapes[value.name] = tuple(shape)
+    if free:
+        raise FreeDimensions(free, fed)
     return shapes
 
 
@@ -233,12 +270,16 @@ def _infer(model: Any, shapes: Mapping[str, tuple[int, ...]], *, strict: bool) -
 
 
 def settle_branches(model: Any, *, batch: int | None, dims: Mapping[str, int] | None) -> None:
-    """Take, in place, the branch of every If whose condition the shapes of the inputs determine."""
+    """Take, in place, the branch of every If whose condition the shapes of the inputs determine.
+
+    Raises:
+        GraphError: there is an If, and an input has a dimension without a size.
+    """
     while any(node.op_type == "If" for node in model.graph.node):
+        shapes = _input_shapes(model, batch, _bindings(model, batch, dims))
         try:
-            shapes = _input_shapes(model, batch, _bindings(model, batch, dims))
             _, known = _settle(_bare(model, shapes), strict=False)
-        except GraphError:  # a size is missing, which is named later, or onnx gives up on what nothing covers either
+        except GraphError:  # what onnx gives up on is named later
             return
         if not take_branches(model, known):
             return
