@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from planner.schedule import Schedule as Schedule
     from planner.search import register_strategy as register_strategy
     from planner.simulator import Trace as Trace
+    from planner.torch.from_module import from_torch as from_torch
     from planner.training_step import TrainingStep as TrainingStep
 
 _HOMES = {
@@ -80,12 +81,14 @@ _HOMES = {
     "schedule": ("Compute", "Free", "Schedule"),
     "search": ("register_strategy",),
     "simulator": ("Trace",),
+    "torch.from_module": ("from_torch",),
     "training_step": ("TrainingStep",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "zoo", *sorted(_HOME_OF)]
+#: What needs PyTorch is not among them: a star import works without it.
+__all__ = ["__version__", "zoo", *sorted(name for name in _HOME_OF if not _HOME_OF[name].startswith("torch."))]
 
 
 def __getattr__(name: str) -> Any:

@@ -65,6 +65,8 @@ def gradient_buffers(graph: Graph) -> set[str]:
 def _gradient_values(graph: Graph, targets: Iterable[Target]) -> set[str]:
     """Gradients of parameters, and the terms of their sums."""
     found = {target.gradient for target in targets}
+    # Handed over in the storage of the op that made it, a gradient is what that storage is for.
+    found.update(graph.storage_root[gradient] for gradient in list(found) if graph.producer[gradient].updates)
     buffers = gradient_buffers(graph)
     for op in graph.ops:
         if op.phase == "backward" and any(graph.storage_root[op.reads[i]] in buffers for i, _ in op.updates):

@@ -1,6 +1,6 @@
 """PyTorch, in and out: the one room that imports torch.
 
-`track` counts what a call of PyTorch holds, to the byte.
+`from_torch` gives the graph of a step, `track` counts what a call of PyTorch holds, to the byte.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("planner.torch needs PyTorch: pip install 'sublinear-planner[torch]'") from error
 
+from planner.torch.from_module import from_torch as from_torch
 from planner.torch.tracker import Memory as Memory
 from planner.torch.tracker import Storage as Storage
 from planner.torch.tracker import track as track

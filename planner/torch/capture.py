@@ -1,0 +1,227 @@
+"""A model's step as one graph of ATen calls, captured on fake tensors: nothing is allocated and nothing is run."""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves
+
+from planner.errors import GraphError, PlannerError
+from planner.torch import unstable
+from planner.torch.meanings import Constant, Gradient, Parameter, Result, Source
+from planner.torch.root import Call, Results, Root
+
+#: Hooks of these modules are part of the computation, and are captured with it.
+_COMPUTES: Final = ("torch.nn.utils", "torch.ao")
+
+
+@final
+@dataclass(frozen=True)
+class Capture:
+    """Forward and backward of one call.
+
+    Args:
+        graph: functional ATen calls; every node knows its fake value.
+        sources: what each placeholder is.
+        results: what the graph hands out, and what that is; in the order of the graph.
+        shape: the form of the model's own results, without the tensors.
+        first_name: the first path of a parameter that has several.
+    """
+
+    graph: torch.fx.Graph
+    sources: Mapping[torch.fx.Node, Source]
+    results: tuple[tuple[torch.fx.Node, Result], ...]
+    shape: Results
+    first_name: Mapping[str, str]
+
+
+def capture(root: Root, call: Call) -> Capture:
+    """The joint graph of a call in the modes that the caller is in: training flags, autocast, what requires gradients.
+
+    Raises:
+        GraphError: the model asks for values, changes its inputs, or does what no graph of tensors can say; names the
+            line of the model and the way out.
+        PlannerError: nothing requires a gradient, or an inner hook would not run in a planned step.
+    """
+    if not torch.is_grad_enabled():
+        raise PlannerError("gradients are switched off here: plan a step outside no_grad and inference_mode")
+    if not any(tensor.requires_grad for tensor in (*root.parameters(), *call.tensors)):
+        raise PlannerError("no parameter and no input requires a gradient: there is no backward pass to plan")
+    _refuse_hooks(root)
+    fakes = FakeTensorMode()
+    tensors = [fake(tensor, fakes) for tensor in call.tensors]
+    with fake_state(root, fakes), torch.random.fork_rng(devices=[]):
+        try:
+            graph, shape = _traced(root, call, tensors, fakes)
+        except _ASKS_FOR_VALUES:
+            with unstable.said_to_compile():
+                graph, shape = _explained(root, call, tensors, fakes)
+        except PlannerError:
+            raise
+        except Exception as error:
+            raise _refusal(error) from error
+    names: dict[int, str] = {}
+    named = [(path, id(parameter)) for path, parameter in root.named_parameters(remove_duplicate=False)]
+    first_name = {path: names.setdefault(identity, path) for path, identity in named}
+    return _read(graph, shape, first_name)
+
+
+_ASKS_FOR_VALUES: Final = (
+    torch._subclasses.fake_tensor.DataDependentOutputException,
+    torch._subclasses.fake_tensor.DynamicOutputShapeException,
+    torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode,
+)
+
+
+def _explained(root: Root, call: Call, tensors: list[Any], fakes: FakeTensorMode) -> tuple[Any, Results]:
+    try:
+        return _traced(root, call, tensors, fakes)
+    except PlannerError:
+        raise
+    except Exception as error:
+        raise _refusal(error) from error
+
+
+def _traced(root: Root, call: Call, tensors: list[Any], fakes: FakeTensorMode) -> tuple[Any, Results]:
+    shapes: list[Results] = []
+
+    class Flat(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.root = root
+
+        def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            args, kwargs = call.arguments(given)
+            found = Results.of(self.root(*args, **kwargs))
+            shapes.append(found)
+            return found.tensors
+
+    with _names_of_modules(root):
+        graph = unstable.joint_graph(Flat(), tensors, fakes)
+    shape = shapes[-1]
+    return graph, Results((), shape.fixed, shape.spec)
+
+
+def fake(tensor: torch.Tensor, fakes: FakeTensorMode) -> Any:
+    if tensor.layout is not torch.strided:
+        raise GraphError(f"a tensor of layout {tensor.layout} cannot be planned: make it dense (to_dense())")
+    if tensor.device.type != "meta":
+        return fakes.from_tensor(tensor, static_shapes=True)
+    with fakes:  # a model without storage is meant for a host: "meta" itself takes other ops than any device
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+    return made.requires_grad_(tensor.requires_grad)
+
+
+@contextmanager
+def fake_state(root: Root, fakes: FakeTensorMode) -> Iterator[None]:
+    """Parameters and buffers are fake inside, those of several names once; put back afterwards."""
+    saved: list[tuple[dict[str, Any], str, Any]] = []
+    twins: dict[int, Any] = {}
+    try:
+        for module in root.modules():
+            for table in (module._parameters, module._buffers):
+                for name, tensor in list(table.items()):
+                    if tensor is None:
+                        continue
+                    if id(tensor) not in twins:
+                        twin = fake(tensor, fakes)
+                        if isinstance(tensor, torch.nn.Parameter) and not isinstance(twin, torch.nn.Parameter):
+                            twin = torch.nn.Parameter(twin, tensor.requires_grad)
+                        twins[id(tensor)] = twin
+                    saved.append((table, name, tensor))
+                    table[name] = twins[id(tensor)]
+        yield
+    finally:
+        for table, name, tensor in saved:
+            table[name] = tensor
+
+
+@contextmanager
+def _names_of_modules(root: Root) -> Iterator[None]:
+    """Every op that is captured inside knows the module that made it."""
+    handles = []
+    for path, module in root.named_modules():
+        opened: list[ExitStack] = []
+
+        def enter(*_: Any, path: str = path, opened: list[ExitStack] = opened) -> None:
+            stack = ExitStack()
+            stack.enter_context(unstable.annotated(path))
+            opened.append(stack)
+
+        def leave(*_: Any, opened: list[ExitStack] = opened) -> None:
+            opened.pop().close()
+
+        handles.append(module.register_forward_pre_hook(enter, prepend=True))
+        handles.append(module.register_forward_hook(leave, always_call=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _refuse_hooks(root: Root) -> None:
+    """Warn of the user's own hooks inside the model: they run once, at capture, and never in a planned step."""
+    for path, module in root.model.named_modules():
+        tables = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+        for hook in (hook for table in tables for hook in table.values()):
+            home = getattr(hook, "__module__", None) or type(hook).__module__
+            if path and not str(home).startswith(_COMPUTES):
+                fix = "return what it should see as an output, or remove it"
+                what = f"the hook on module {path!r} runs when the step is planned, not when it is run: {fix}"
+                warnings.warn(what, stacklevel=4)
+                return
+
+
+def _read(module: torch.fx.GraphModule, shape: Results, first_name: Mapping[str, str]) -> Capture:
+    graph = module.graph
+    sources: dict[torch.fx.Node, Source] = {}
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            sources[node] = _unprefixed(unstable.source_of(node))
+        elif node.op == "get_attr":
+            tensor: Any = module
+            for part in str(node.target).split("."):
+                tensor = getattr(tensor, part)
+            if not isinstance(tensor, torch.Tensor):
+                raise GraphError(f"the model has control flow of its own ({node.name}): write it as plain Python")
+            node.meta.setdefault("val", tensor)
+            sources[node] = Constant(tensor)
+    last = next(node for node in graph.nodes if node.op == "output")
+    made = last.args[0]
+    results = [
+        (node, _unprefixed(unstable.result_of(described)))
+        for node, described in zip(tree_leaves(made), last.meta["desc"], strict=True)
+        if isinstance(node, torch.fx.Node)
+    ]
+    return Capture(graph, sources, tuple(results), shape, first_name)
+
+
+def _unprefixed(meaning: Any) -> Any:
+    """A meaning with the path as the root has it, not the module that was captured."""
+    if hasattr(meaning, "path"):
+        return type(meaning)(meaning.path.removeprefix("root."))
+    if isinstance(meaning, Gradient) and isinstance(meaning.of, Parameter):
+        return Gradient(_unprefixed(meaning.of))
+    return type(meaning)(_unprefixed(meaning.buffer)) if hasattr(meaning, "buffer") else meaning
+
+
+def _refusal(error: Exception) -> GraphError:
+    """What stopped the capture, at which line of the user's, and the way out."""
+    own = (sysconfig.get_paths()["stdlib"], torch.__path__[0], __file__)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
+    frames = [frame for frame in frames if "/planner/torch/" not in frame.filename]
+    where = f"{frames[-1].filename}:{frames[-1].lineno} `{frames[-1].line}`" if frames else "the model"
+    first = str(error).strip().split("\n")[0] or type(error).__name__
+    if isinstance(error, _ASKS_FOR_VALUES):
+        fix = "write it without asking for values (torch.where, a mask), or keep it out of the planned module"
+        return GraphError(f"{where} asks for the value of a tensor ({first}): {fix}")
+    return GraphError(f"{where} cannot be captured: {first}; keep this part out of the planned module")

@@ -1,0 +1,162 @@
+"""All that PyTorch calls private or experimental, as 2.13 has it: who ports the room to a newer one reads this file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+import torch._functorch.config
+import torch.fx.traceback
+from torch._functorch._aot_autograd import descriptors
+from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from planner.errors import GraphError
+from planner.torch.meanings import Buffer, Gradient, Input, Output, Parameter, Result, Source, Tangent, Update
+
+_DROPOUT = torch.ops.aten.dropout.default
+
+
+def joint_graph(root: torch.nn.Module, tensors: Sequence[Any], fakes: FakeTensorMode) -> torch.fx.GraphModule:
+    """Forward and backward of a module of fake state on fake tensors, as one graph of functional ATen calls.
+
+    The backward is captured outside autocast, where eager runs it (by default PyTorch captures it inside).
+    """
+    with ExitStack() as stack:
+        stack.enter_context(torch._functorch.config.patch(backward_pass_autocast="off"))
+        stack.enter_context(torch.fx.traceback.preserve_node_meta())
+        stack.enter_context(_dropout_as_eager())
+        stack.enter_context(fakes)
+        return aot_export_joint_with_descriptors(stack, root, tuple(tensors)).graph_module
+
+
+@contextmanager
+def said_to_compile() -> Iterator[None]:
+    """Libraries are told that a compiler is at work: they then ask no questions about values."""
+    before = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before
+
+
+def annotated(module_path: str) -> AbstractContextManager[None]:
+    """Ops made inside, and those of their backward, know this module."""
+    return torch.fx.traceback.annotate({"planner_module": module_path})
+
+
+def module_of(node: torch.fx.Node) -> str | None:
+    """The innermost module that an op is of."""
+    return (node.meta.get("custom") or {}).get("planner_module")
+
+
+def is_backward(node: torch.fx.Node) -> bool:
+    """True for an op of the backward pass."""
+    return node.meta.get("partitioner_tag") == "is_backward"
+
+
+def is_accumulation(node: torch.fx.Node) -> bool:
+    """True for the sum of two gradients of one tensor that was used twice."""
+    return bool(node.meta.get("is_gradient_acc"))
+
+
+def source_of(node: torch.fx.Node) -> Source:
+    """What a placeholder stands for.
+
+    Raises:
+        GraphError: something that a planned step does not know.
+    """
+    found = node.meta.get("desc")
+    if isinstance(found, descriptors.ParamAOTInput):
+        return Parameter(found.target)
+    if isinstance(found, descriptors.BufferAOTInput):
+        return Buffer(found.target)
+    if isinstance(found, descriptors.PlainAOTInput):
+        return Input(found.idx)
+    if isinstance(found, descriptors.TangentAOTInput) and isinstance(found.output, descriptors.PlainAOTOutput):
+        return Tangent(found.output.idx)
+    raise GraphError(f"the step has an input of a kind that cannot be planned ({found}): give plain dense tensors")
+
+
+def result_of(described: Any) -> Result:
+    """What an output of the graph stands for.
+
+    Raises:
+        GraphError: something that a planned step cannot keep.
+    """
+    if isinstance(described, descriptors.PlainAOTOutput):
+        return Output(described.idx)
+    if isinstance(described, descriptors.InputMutationAOTOutput):
+        changed = described.mutated_input
+        if isinstance(changed, descriptors.BufferAOTInput):
+            return Update(Buffer(changed.target))
+        where = source_name(changed)
+        raise GraphError(f"the model writes into {where}: let it write into a copy, or keep the tensor as a buffer")
+    if isinstance(described, descriptors.GradAOTOutput):
+        of = described.grad_of
+        if isinstance(of, descriptors.ParamAOTInput):
+            return Gradient(Parameter(of.target))
+        if isinstance(of, descriptors.PlainAOTInput):
+            return Gradient(Input(of.idx))
+    raise GraphError(f"the step has a result that cannot be planned ({described}): return new dense tensors, not views")
+
+
+def source_name(described: Any) -> str:
+    """An input of the graph, for people."""
+    if isinstance(described, descriptors.ParamAOTInput):
+        return str(Parameter(described.target))
+    if isinstance(described, descriptors.PlainAOTInput):
+        return str(Input(described.idx))
+    return str(described)
+
+
+def without_autocast() -> AbstractContextManager[None]:
+    """Ops inside run as they are written, whatever autocast the caller is in."""
+    return torch._C._DisableAutocast()
+
+
+def keeps_graph() -> bool:
+    """True inside a backward that was asked to keep its graph."""
+    return torch._C._autograd._get_current_graph_task_keep_graph()
+
+
+def _drops_alike(probability: float, dtype: torch.dtype) -> bool:
+    """True if `native_dropout`, which keeps a mask of bools, gives the bits of eager's dropout on a CPU.
+
+    Eager multiplies by mask / (1 - p), `native_dropout` by mask and then by 1 / (1 - p): two roundings that agree for
+    most p, in float32. For other types they were not compared, and eager's own form is captured.
+    """
+    divided = np.float32(1) / np.float32(1 - probability)
+    return dtype == torch.float32 and bool(divided == np.float32(1 / (1 - probability)))
+
+
+@contextmanager
+def _dropout_as_eager() -> Iterator[None]:
+    """Dropout is captured as a CPU computes it, not as PyTorch's tracing rewrites it."""
+    keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
+    table: dict[Any, Any] = _DROPOUT.py_kernels
+    before = dict(table)
+    rewritten: Callable[..., torch.Tensor] = before[keys[0]]
+
+    def dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+        if not train or p == 0 or x.numel() == 0:
+            return x
+        alike = x.device.type != "cpu" or (0 < p < 1 and _drops_alike(p, x.dtype))
+        if alike:
+            return rewritten(x, p, train)
+        if p == 1:
+            return x.mul(torch.zeros((), dtype=x.dtype))
+        return x * torch.empty_like(x).bernoulli_(1 - p).div_(1 - p)
+
+    try:
+        for key in keys:
+            table[key] = dropout
+        _DROPOUT._dispatch_cache.clear()
+        yield
+    finally:
+        table.update(before)
+        _DROPOUT._dispatch_cache.clear()
