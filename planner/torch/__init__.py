@@ -1,6 +1,7 @@
 """PyTorch, in and out: the one room that imports torch.
 
-`from_torch` gives the graph of a step, `track` counts what a call of PyTorch holds, to the byte.
+`from_torch` gives the graph of a step, `checkpoint` a module that trains within a budget, `apply` one that runs a plan
+made before, `track` counts what a call of PyTorch holds, to the byte.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError("planner.torch needs PyTorch: pip install 'sublinear-planner[torch]'") from error
 
 from planner.torch.from_module import from_torch as from_torch
+from planner.torch.module import Planned as Planned
+from planner.torch.module import apply as apply
+from planner.torch.module import checkpoint as checkpoint
 from planner.torch.tracker import Memory as Memory
 from planner.torch.tracker import Storage as Storage
 from planner.torch.tracker import track as track

@@ -1,0 +1,98 @@
+"""From a call of a model to a plan that can be run: capture, plan, emit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from msgspec.structs import replace
+
+from planner.api import optimize
+from planner.errors import PlanFileError
+from planner.graph import Graph
+from planner.lowering.schema import lower
+from planner.memory import MemoryModel
+from planner.plan import Plan
+from planner.torch.capture import capture
+from planner.torch.costs import Costs, roofline
+from planner.torch.emit import Emitted, emit
+from planner.torch.from_module import home_device
+from planner.torch.joint import joint_of
+from planner.torch.meanings import Buffer, Input, Parameter, Source
+from planner.torch.root import Call, Root
+from planner.torch.slices import Box, Run, differentiable
+from planner.torch.step_roles import Handover, Joint
+
+
+@final
+@dataclass(frozen=True)
+class Prepared:
+    """A planned call: what runs, and the plan it was made from."""
+
+    joint: Joint
+    plan: Plan
+    emitted: Emitted
+
+    def run(self, root: Root, tensors: Sequence[torch.Tensor]) -> Any:
+        """The model's results for these tensors, under autograd."""
+
+        def resident(source: Source) -> torch.Tensor:
+            if isinstance(source, (Parameter, Buffer)):
+                return root.resident(source.path)
+            return tensors[source.index] if isinstance(source, Input) else source.tensor  # type: ignore[union-attr]
+
+        box = Box(self.joint, root.resident)
+        run = Run(self.emitted, box, [resident(source).detach() for source in self.joint.residents.values()])
+        return self.joint.shape.shaped(differentiable(run, resident))
+
+    def label(self, name: str) -> str:
+        """A resident, for people."""
+        return str(self.joint.residents[name])
+
+
+def joint_step(
+    root: Root, call: Call, *, costs: Costs | None = None, handover: Handover = "new", update_workspace: float = 0.0
+) -> Joint:
+    """The step of a call in the planner's schema.
+
+    Args:
+        costs: of an op; None: the roofline of the device that the tensors are on.
+    """
+    costs = costs or roofline(home_device(root, call))
+    name = type(root.model).__name__
+    captured = capture(root, call)
+    return joint_of(captured, costs, handover=handover, update_workspace=update_workspace, name=name)
+
+
+def prepare(joint: Joint, budget: Any, *, memory: MemoryModel, **options: Any) -> Prepared:
+    """Plan a step within a budget, and write what runs.
+
+    Args:
+        options: of `planner.optimize`.
+    Raises:
+        InfeasibleBudget: no plan fits; carries the least that works.
+    """
+    program = lower(joint.dag)
+    plan = optimize(program, budget, memory=memory, **{"allocator": None, **options})
+    return Prepared(joint, plan, emit(joint, program, plan.schedule))
+
+
+def prepare_plan(joint: Joint, plan: Plan) -> Prepared:
+    """Run a plan that was made before, perhaps from other costs.
+
+    Raises:
+        PlanFileError: it is the plan of another step.
+    """
+    program = lower(joint.dag)
+    if structure(program) != structure(plan.graph):
+        found, mine = len(plan.graph.ops), len(program.ops)
+        reason = "another model, loss, shape, dtype or training mode" if found == mine else f"{found} ops, not {mine}"
+        raise PlanFileError(f"this is the plan of another step ({reason}): plan this model again")
+    return Prepared(joint, plan, emit(joint, program, plan.schedule))
+
+
+def structure(program: Graph) -> str:
+    """The fingerprint of a program without its costs, which differ from one profile to the next."""
+    return Graph([replace(op, cost=0.0, flops=None) for op in program.ops]).fingerprint
