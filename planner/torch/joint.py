@@ -44,6 +44,7 @@ def joint_of(
     handover: Handover = "new",
     update_workspace: float = 0.0,
     updated: bool = False,
+    state_bytes: int = 0,
     name: str = "step",
 ) -> Joint:
     """The graph of a captured step.
@@ -53,11 +54,13 @@ def joint_of(
         handover: what becomes of gradients.
         update_workspace: for "inside-backward": temporary bytes of one update, for each byte of its parameter.
         updated: an op a parameter updates it by its gradient, which then goes (SGD without state); no executor runs it.
+        state_bytes: of an optimizer that is there while the step runs; a resident of the graph.
         name: of the graph.
     Raises:
         GraphError: the capture has what no plan can keep.
     """
-    return _Writer(captured, Stream.of(captured), costs, handover, update_workspace, updated, name).written()
+    writer = _Writer(captured, Stream.of(captured), costs, handover, update_workspace, updated, state_bytes, name)
+    return writer.written()
 
 
 @dataclass
@@ -68,6 +71,7 @@ class _Writer:
     handover: Handover
     update_workspace: float
     updated: bool
+    state_bytes: int
     name: str
     roles: dict[str, Role] = field(default_factory=dict)
     states: dict[str, str] = field(default_factory=dict)
@@ -81,6 +85,8 @@ class _Writer:
         self.last_draw: str | None = None
         for name, node in self.stream.residents.items():
             self._resident(name, node)
+        if self.state_bytes:
+            self.draft.add("optimizer.state", nbytes=self.state_bytes, kind="state", cost=0.0, op="OptimizerState")
         for of in self.terms if self.handover == "existing" else ():
             if isinstance(of, Parameter):
                 like = self.stream.residents[self._residents_of(of)[0]].meta["val"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, final
+from typing import Any, Final, Literal, NamedTuple, final
 
 import torch
 
@@ -30,6 +30,7 @@ def checkpoint(
     memory: MemoryModel = MemoryModel(),
     gradients: Handover = "new",
     update_workspace: float = 0.0,
+    state_bytes: int = 0,
     on_new_shape: OnNewShape = "error",
     **options: Any,
 ) -> Planned:
@@ -40,8 +41,8 @@ def checkpoint(
     Args:
         model: in training mode; its parameters, buffers and submodules are shared, not copied.
         inputs: example arguments: a tuple is positional, a mapping keyword arguments, a tensor one argument.
-        loss: called with the model's result and the last argument. Without it the caller makes the loss, and what that
-            takes is the caller's: it is not in the plan.
+        loss: called with the model's result and the last argument; with the result alone where `inputs` is a mapping.
+            Without it the caller makes the loss, and what that takes is the caller's: it is not in the plan.
         budget: as `planner.optimize` takes it; None: the plan of least memory. A fraction is of this first call; later
             plans have the same bytes.
         memory: what the budget covers; "total" counts parameters, buffers and inputs, "activations" leaves them out.
@@ -50,6 +51,7 @@ def checkpoint(
             drop its gradient at once.
         update_workspace: for "inside-backward": temporary bytes of an update for each byte of its parameter; 0 for SGD,
             2 for Adam and AdamW with foreach=False.
+        state_bytes: of an optimizer; they are resident, as parameters are.
         on_new_shape: what a call of other shapes, dtypes or modes does: "error"; "plan" makes another plan within the
             same bytes; "eager" runs the model as it is where its peak, counted on fake tensors, fits.
         options: of `planner.optimize`: strategy, effort, save, recompute, time_limit, seed ...
@@ -66,7 +68,8 @@ def checkpoint(
     >>> model[0].weight.grad.shape
     torch.Size([8, 4])
     """
-    asked = _Asked(budget, memory, gradients, update_workspace, on_new_shape, options)
+    update = _Update(gradients, update_workspace, state_bytes)
+    asked = _Asked(budget, memory, update, on_new_shape, options)
     net = Planned(Root(model, loss), asked)
     net._plan_for(as_call(inputs))
     return net
@@ -87,8 +90,17 @@ def apply(
     Raises:
         PlanFileError: at the first call: it is the plan of another step.
     """
-    asked = _Asked(plan.budget, plan.memory, gradients, update_workspace, "error", {})
+    update = _Update(gradients, update_workspace, 0)
+    asked = _Asked(plan.budget, plan.memory, update, "error", {})
     return Planned(Root(model, loss), asked, given=plan)
+
+
+class _Update(NamedTuple):
+    """What the plan is told of gradients and optimizer."""
+
+    handover: Handover
+    update_workspace: float
+    state_bytes: int
 
 
 @final
@@ -96,20 +108,24 @@ class _Asked:
     """What the user asked, kept for later shapes; `budget` becomes bytes with the first plan."""
 
     def __init__(
-        self, budget: Any, memory: MemoryModel, gradients: Handover, update_workspace: float, on_new_shape: OnNewShape,
+        self,
+        budget: Any,
+        memory: MemoryModel,
+        update: _Update,
+        on_new_shape: OnNewShape,
         options: Mapping[str, Any],
-    ) -> None:  # fmt: skip
+    ) -> None:
         for name, word, known in (
-            ("gradients", gradients, ("new", "existing", "inside-backward")),
+            ("gradients", update.handover, ("new", "existing", "inside-backward")),
             ("on_new_shape", on_new_shape, ("error", "plan", "eager")),
         ):
             if word not in known:
                 raise PlannerError(f"unknown {name} {word!r} (known: {', '.join(known)})")
         self.budget, self.memory, self.on_new_shape, self.options = budget, memory, on_new_shape, dict(options)
-        self.gradients, self.update_workspace = gradients, update_workspace
+        self.update = update
 
     def prepared(self, root: Root, call: Call, given: Plan | None) -> Prepared:
-        joint = joint_step(root, call, handover=self.gradients, update_workspace=self.update_workspace)
+        joint = joint_step(root, call, **self.update._asdict())
         if given is not None:
             return prepare_plan(joint, given)
         prepared = prepare(joint, self.budget, memory=self.memory, **self.options)
@@ -172,8 +188,8 @@ class Planned(torch.nn.Module):
     def _unplanned(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The model's own forward; with the loss, where the target is given too."""
         root = self._root
-        planned = {key.count for key in self._plans}
-        with_target = root.loss is not None and (len(args) in planned if planned else len(args) > 1)
+        forms = {key.form for key in self._plans}
+        with_target = root.loss is not None and (len(args), *kwargs) in forms
         return root(*args, **kwargs) if with_target else root.model(*args, **kwargs)
 
     def _met(self, call: Call) -> Prepared | None:
@@ -240,7 +256,8 @@ class _Key:
         )
         modes = tuple(module.training for module in root.modules())
         self.parts = (tensors, repr(call.fixed), str(call.spec), parameters, autocast, modes)
-        self.count = call.spec.child(0).num_children if hasattr(call.spec, "child") else len(call.fixed)
+        args, kwargs = call.arguments(call.tensors)
+        self.form = (len(args), *kwargs)
 
     def __hash__(self) -> int:
         return hash(self.parts)

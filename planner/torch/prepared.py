@@ -23,7 +23,7 @@ from planner.torch.joint import joint_of
 from planner.torch.meanings import Buffer, Input, Parameter, Source
 from planner.torch.root import Call, Root
 from planner.torch.slices import Box, Run, differentiable
-from planner.torch.step_roles import Handover, Joint
+from planner.torch.step_roles import Joint
 
 
 @final
@@ -52,18 +52,17 @@ class Prepared:
         return str(self.joint.residents[name])
 
 
-def joint_step(
-    root: Root, call: Call, *, costs: Costs | None = None, handover: Handover = "new", update_workspace: float = 0.0
-) -> Joint:
+def joint_step(root: Root, call: Call, *, costs: Costs | None = None, **options: Any) -> Joint:
     """The step of a call in the planner's schema.
 
     Args:
         costs: of an op; None: the roofline of the device that the tensors are on.
+        options: of `joint_of`.
     """
     costs = costs or roofline(home_device(root, call))
     name = type(root.model).__name__
     captured = capture(root, call)
-    return joint_of(captured, costs, handover=handover, update_workspace=update_workspace, name=name)
+    return joint_of(captured, costs, name=name, **options)
 
 
 def prepare(joint: Joint, budget: Any, *, memory: MemoryModel, **options: Any) -> Prepared:

@@ -61,7 +61,7 @@ def as_call(inputs: Any) -> Call:
 
 @final
 class Root(torch.nn.Module):
-    """Calls the model, then the loss on its result and the last argument."""
+    """Calls the model, then the loss on its result and the last argument; on the result alone where all have names."""
 
     def __init__(self, model: torch.nn.Module, loss: Loss | None) -> None:
         super().__init__()
@@ -72,6 +72,8 @@ class Root(torch.nn.Module):
         """The loss, or the model's own result where no loss was given."""
         if self.loss is None:
             return self.model(*args, **kwargs)
+        if not args:
+            return self.loss(self.model(**kwargs))
         return self.loss(self.model(*args[:-1], **kwargs), args[-1])
 
     def resident(self, path: str) -> torch.Tensor:
@@ -100,7 +102,7 @@ class Results(NamedTuple):
         leaves, spec = tree_flatten(made)
         for leaf in leaves:
             if not isinstance(leaf, (torch.Tensor, *FIXED)):
-                fix = "return tensors alone (transformers: use_cache=False), or give a loss= that picks them"
+                fix = "return tensors alone, or give a loss= that picks one, as loss=lambda result: result.loss"
                 raise PlannerError(f"the model returns a {type(leaf).__name__}, which no plan can hand out: {fix}")
         tensors = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
         return cls(tensors, tuple(_HERE if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves), spec)

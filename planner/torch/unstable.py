@@ -119,6 +119,11 @@ def without_autocast() -> AbstractContextManager[None]:
     return torch._C._DisableAutocast()
 
 
+def unwatched() -> AbstractContextManager[None]:
+    """Ops inside are seen by no tracker and no other mode."""
+    return torch.utils._python_dispatch._disable_current_modes()
+
+
 def keeps_graph() -> bool:
     """True inside a backward that was asked to keep its graph."""
     return torch._C._autograd._get_current_graph_task_keep_graph()
