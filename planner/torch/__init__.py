@@ -1,8 +1,8 @@
 """PyTorch, in and out: the one room that imports torch.
 
-`from_torch` gives the graph of a step, `checkpoint` a module that trains within a budget, `apply` one that runs a plan
-made before, `verify` holds a plan to what it claims by running it, `track` counts what a call of PyTorch holds, to the
-byte.
+`from_torch` gives the graph of a step, `checkpoint` a module that trains within a budget, `train_step` a step with its
+update, `apply` a module that runs a plan made before, `verify` holds a plan to what it claims by running it, and
+`track` counts what a call of PyTorch holds, to the byte.
 """
 
 from __future__ import annotations
@@ -19,5 +19,7 @@ from planner.torch.module import checkpoint as checkpoint
 from planner.torch.tracker import Memory as Memory
 from planner.torch.tracker import Storage as Storage
 from planner.torch.tracker import track as track
+from planner.torch.train import TrainStep as TrainStep
+from planner.torch.train import train_step as train_step
 from planner.torch.verification import Verification as Verification
 from planner.torch.verification import verify as verify
