@@ -89,11 +89,27 @@ def _read(text: str, given: dict[str, Any], settings: dict[str, str], *, trained
             return opened(text, trainable=trained, **given)
         except FreeDimensions as error:
             raise error.told(text, command_line=True) from None
-    return _call(text, {name: value for name, value in given.items() if value != "forward"})
+    made = call_of(text, {name: value for name, value in given.items() if value != "forward"})
+    return _step_of_model(text, made, given) if isinstance(made, tuple) else made
 
 
-def _call(text: str, given: dict[str, Any]) -> Any:
-    """The graph that the user's `module:callable` returns; that code runs because the user names it."""
+def _step_of_model(text: str, made: tuple[Any, ...], given: dict[str, Any]) -> nx.DiGraph:
+    """The step of a model of PyTorch; one that a `TrainingStep` rewrites ends with updates."""
+    if given.get("training") is False:
+        raise click.UsageError(f"--inference: the step of {text!r} is forward and backward; there is no other")
+    from planner import torch
+
+    model, inputs, loss = made
+    stepped = "sgd" if given.get("training") == "forward" else None
+    graph: nx.DiGraph = torch.from_torch(model, inputs, loss=loss, optimizer=stepped, device=given.get("device"))
+    return graph
+
+
+def call_of(text: str, given: dict[str, Any]) -> Any:
+    """What the user's `module:callable` returns; that code runs because the user names it.
+
+    It is a graph, or (model, inputs) or (model, inputs, loss) of PyTorch, which come back as three.
+    """
     import networkx as nx
 
     from planner.graph import Graph as Program
@@ -103,7 +119,8 @@ def _call(text: str, given: dict[str, Any]) -> Any:
     sys.path.insert(0, folder)
     try:
         with redirect_stdout(sys.stderr):  # the user's code may print, and standard output is for results
-            graph = _import(module_name, function_name, text)(**given)
+            function = _import(module_name, function_name, text)
+            graph = function(**_taken(function, given))
     except errors.PlannerError:
         raise
     except (Exception, SystemExit) as error:
@@ -111,10 +128,24 @@ def _call(text: str, given: dict[str, Any]) -> Any:
     finally:
         with suppress(ValueError):
             sys.path.remove(folder)
+    if isinstance(graph, tuple) and len(graph) in (2, 3) and callable(graph[0]):
+        return (*graph, None)[:3]
     if not isinstance(graph, (nx.Graph, Program)):
-        found = type(graph).__name__
-        raise errors.GraphError(f"{text!r} returned {found}, expected a networkx.DiGraph or a planner.Graph")
+        found, forms = type(graph).__name__, "a networkx.DiGraph, a planner.Graph, or (model, inputs, loss) of PyTorch"
+        raise errors.GraphError(f"{text!r} returned {found}, expected {forms}")
     return graph
+
+
+def _taken(function: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """The options as the user's function takes them: a model need not know what device its costs are for."""
+    from inspect import Parameter, signature
+
+    try:
+        known = signature(function).parameters
+    except (TypeError, ValueError):
+        return given
+    takes_all = any(each.kind is Parameter.VAR_KEYWORD for each in known.values())
+    return {name: value for name, value in given.items() if takes_all or name in known or name != "device"}
 
 
 def _import(module_name: str, function_name: str, text: str) -> Any:

@@ -92,7 +92,7 @@ FORCE = option("-f", "--force", is_flag=True, help="Overwrite FILE.")
 OUTPUT = (option("-o", "--output", metavar="FILE", help="Write the result here."), FORCE)
 JSON = option("--json", "as_json", is_flag=True, help="Print one versioned JSON object.")
 _FORMS = "GRAPH: a zoo name such as resnet:1001, an ONNX or JSON file, or module:callable"
-GRAPH_HELP = f"{_FORMS} (your own code, run to return a graph)."
+GRAPH_HELP = f"{_FORMS} (your own code, run to return a graph, or a model of PyTorch with inputs and loss)."
 
 
 def options_of(*groups: Any) -> Callable[[Command], Command]:

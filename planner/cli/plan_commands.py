@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click import option
 
-from planner.cli.arguments import MOST_DIGITS, graph_of, memory_of, program_of, step_of
+from planner.cli.arguments import MOST_DIGITS, call_of, graph_of, memory_of, program_of, step_of
 from planner.cli.console import check_output, exit_code, print_bytes, print_json, print_lines, printing, say, shown
 from planner.cli.options import FORCE, GRAPH, GRAPH_HELP, JSON, MEMORY, SEARCH, STEP, options_of, written
 from planner.cli.progress import progress_bar, search_progress, spinner
-from planner.errors import OutputError
+from planner.errors import GraphError, OutputError, VerificationError
 from planner.names import STRATEGIES
+
+if TYPE_CHECKING:
+    from planner.plan import Plan
+    from planner.torch.verification import Verification
 
 STRATEGY_NAMES = ", ".join(STRATEGIES)
 _OPTIMIZE = (
@@ -43,6 +47,8 @@ _VERIFY = (
            help="Run it too, on real bytes in one arena; they must be those of a run without a plan."),
     option("--scale", type=click.IntRange(min=1),
            help="Divide sizes by this to run them. [as little as keeps the arena below 256 MiB]"),
+    option("--model", metavar="MODULE:CALLABLE",
+           help="Run it in PyTorch beside the step without it; the callable returns (model, inputs, loss)."),
 )  # fmt: skip
 _ASKED = ("order", "save", "recompute", "effort", "time_limit", "seed")  # options that go to the verb as they are
 
@@ -193,7 +199,9 @@ def simulate(plan: str, as_json: bool) -> None:
 @click.command(epilog=GRAPH_HELP)
 @click.argument("plan")
 @options_of(_VERIFY, GRAPH, STEP, JSON)
-def verify(plan: str, graph: str | None, execute: bool, scale: int | None, as_json: bool, **options: Any) -> None:
+def verify(
+    plan: str, graph: str | None, execute: bool, scale: int | None, model: str | None, as_json: bool, **options: Any
+) -> None:
     """Check every number that a plan claims: legal steps, no two buffers overlapping, peak, arena, cost and budget."""
     if scale is not None and not execute:
         raise click.UsageError("--scale is for --execute; give both")
@@ -208,9 +216,11 @@ def verify(plan: str, graph: str | None, execute: bool, scale: int | None, as_js
     needed = loaded.report.needed_bytes
     with spinner("running the plan"):
         executed = loaded.execute(scale=scale) if execute else None
+        compared = None if model is None else _compared(loaded, model)
     if as_json:
         verdict = {"ok": True, "peak_bytes": trace.peak_bytes, "needed_bytes": needed, "budget": loaded.budget}
-        print_json("planner-verdict", {**verdict, **({} if executed is None else {"executed": executed})})
+        ran = {} if executed is None else {"executed": executed}
+        print_json("planner-verdict", {**verdict, **ran, **({} if compared is None else {"model": compared})})
     else:
         fits = "least peak" if loaded.budget is None else f"within the budget of {loaded.budget} bytes"
         steps = len(trace.timeline_bytes)
@@ -220,4 +230,22 @@ def verify(plan: str, graph: str | None, execute: bool, scale: int | None, as_js
             sizes = "at full size" if executed.scale == 1 else f"sizes / {executed.scale}"
             arena = f"one arena of {executed.arena_bytes:,} bytes ({sizes})"
             lines.append(f"ok: ran {executed.computes:,} computes in {arena}, every byte as in a run without a plan")
-        print_lines(*lines)
+        print_lines(*lines, *([] if compared is None else [str(compared)]))
+
+
+def _compared(plan: Plan, text: str) -> Verification:
+    """A plan run in PyTorch beside the step without it.
+
+    Raises:
+        VerificationError: a bit differs, or the peak is another than predicted.
+    """
+    from planner import torch
+
+    made = call_of(text, {})
+    if not isinstance(made, tuple):
+        raise GraphError(f"{text!r} returned a graph, and --model runs a model: return (model, inputs, loss)")
+    own, inputs, loss = made
+    found = torch.verify(plan, own, inputs, loss=loss)
+    if not found.holds:
+        raise VerificationError(str(found).replace("\n", "; "))
+    return found
