@@ -111,13 +111,18 @@ def _traced(root: Root, call: Call, tensors: list[Any], fakes: FakeTensorMode) -
 
 
 def fake(tensor: torch.Tensor, fakes: FakeTensorMode) -> Any:
+    """A tensor of the same shape, strides and flags without storage, and without a gradient."""
     if tensor.layout is not torch.strided:
         raise GraphError(f"a tensor of layout {tensor.layout} cannot be planned: make it dense (to_dense())")
     if tensor.device.type != "meta":
-        return fakes.from_tensor(tensor, static_shapes=True)
-    with fakes:  # a model without storage is meant for a host: "meta" itself takes other ops than any device
-        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
-    return made.requires_grad_(tensor.requires_grad)
+        made = fakes.from_tensor(tensor, static_shapes=True)
+    else:
+        with fakes:  # a model without storage is meant for a host: "meta" itself takes other ops than any device
+            made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+        made.requires_grad_(tensor.requires_grad)
+    if made.is_leaf:
+        made.grad = None
+    return made
 
 
 @contextmanager
