@@ -95,7 +95,7 @@ class _Emitter:
         if isinstance(role, ATenCall):
             self._call(role, step)
         elif isinstance(role, SaveState):
-            self._say(f"{self._variable(name)} = box.state()")
+            self._say(f"{self._variable(name)} = box.state({self._constant(role.device)})")
             self.live[name] = object()
         elif isinstance(role, HandOut):
             self._say(f"box.outputs[{role.index}] = {self._variable(role.value)}.detach()")
@@ -135,10 +135,12 @@ class _Emitter:
         if len(call.views) < len(call.tensors):
             for value in reads:
                 self.reads |= self.at_rest.get(self.joint.storages.get(value, -1), set())
+        device = ""
         again = call.draws and self.runs[call.name] > 0
         self.runs[call.name] += 1
         if again:
-            self._say(f"before = box.now(); box.restore({self._variable(self.joint.states[call.name])})")
+            state, device = self.joint.states[call.name], self._constant(call.tensors[0].device)
+            self._say(f"before = box.now({device}); box.restore({self._variable(state)}, {device})")
         taken = self.taken.get((step, values[0]))
         made = self._text(call, taken)
         if call.places == (None,):
@@ -150,7 +152,7 @@ class _Emitter:
                     self._say(f"{self._variable(value)} = made[{place}]")
             self._say("del made")
         if again:
-            self._say("box.restore(before); del before")
+            self._say(f"box.restore(before, {device}); del before")
         onto = {output: self.live[reads[i]] for i, output, _ in call.views}
         if taken is not None:
             onto[0] = self.live[taken]

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import torch
 
+from planner.errors import GraphError
 from planner.lowering.assembly import Assembly, Value
 from planner.torch import unstable
 from planner.torch.capture import Capture
@@ -382,11 +383,16 @@ class _Writer:
         if call.draws:
             state = f"rng.{len(self.states)}"
             self.states[call.name] = state
-            self.roles[state] = SaveState()
+            device = call.tensors[0].device
+            if device.type not in RNG_STATE_BYTES:
+                fix = "train without dropout there, or use the model itself"
+                raise GraphError(f"op {call.name!r} draws on device {device.type!r}, which cannot be set back: {fix}")
+            self.roles[state] = SaveState(device)
             earlier = [self.last_draw] if self.last_draw else []
             earlier += [_BOUNDARY] if phase == "backward" else []
             self.draft.add(
-                state, after=earlier, nbytes=RNG_STATE_BYTES, cost=0.0, op="GeneratorState", phase=phase, output=False,
+                state, after=earlier, nbytes=RNG_STATE_BYTES[device.type], cost=0.0,
+                op="GeneratorState", phase=phase, output=False,
                 recomputable=False,
             )  # fmt: skip
             reads.append(Value(state))

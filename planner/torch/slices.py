@@ -38,17 +38,20 @@ class Box:
         self.tangents: dict[int, torch.Tensor] = {}
         self.without: frozenset[int] = frozenset()  # outputs that the caller does not use
 
-    def state(self) -> torch.Tensor:
-        """The generator's state, kept as long as the plan says, in a tensor that the tracker sees."""
-        return torch.get_rng_state().clone()
+    def state(self, device: torch.device) -> torch.Tensor:
+        """The state of a device's generator, kept as long as the plan says, in a tensor that the tracker sees."""
+        return self.now(device).clone()
 
-    def now(self) -> torch.Tensor:
-        """The generator's state for the time of one op."""
-        return torch.get_rng_state()
+    def now(self, device: torch.device) -> torch.Tensor:
+        """The state of a device's generator for the time of one op."""
+        return torch.get_rng_state() if device.type == "cpu" else torch.cuda.get_rng_state(device)
 
-    def restore(self, state: torch.Tensor) -> None:
-        """Set the generator back."""
-        torch.set_rng_state(state)
+    def restore(self, state: torch.Tensor, device: torch.device) -> None:
+        """Set a device's generator back."""
+        if device.type == "cpu":
+            torch.set_rng_state(state)
+        else:
+            torch.cuda.set_rng_state(state, device)
 
     def write(self, path: str, value: torch.Tensor) -> None:
         """Write a buffer."""

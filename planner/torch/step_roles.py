@@ -16,13 +16,15 @@ from planner.torch.stream import ATenCall
 #: What becomes of a gradient when it is handed over: kept as a new `.grad`; added to the `.grad` that is there; used by
 #: an update of its parameter, and gone.
 Handover = Literal["new", "existing", "inside-backward"]
-RNG_STATE_BYTES: Final = 5056  # of the generator of a CPU
+RNG_STATE_BYTES: Final = {"cpu": 5056, "cuda": 16}  # of a device's generator; both are kept on the host
 
 
 @final
 @dataclass(frozen=True)
 class SaveState:
-    """Keeps the generator's state, so that the draw that follows can be made again."""
+    """Keeps the state of a device's generator, so that the draw that follows can be made again."""
+
+    device: torch.device
 
 
 @final

@@ -48,9 +48,9 @@ def train_step(
 
     >>> import torch
     >>> from planner.torch import train_step
-    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
     >>> x, y = torch.ones(16, 4), torch.zeros(16, 1)
-    >>> adam = torch.optim.Adam(model.parameters(), lr=0.1)
+    >>> adam = torch.optim.Adam(model.parameters(), lr=0.01)
     >>> step = train_step(model, (x, y), adam, loss=torch.nn.functional.mse_loss, update="inside-backward")
     >>> losses = [step(x, y).item() for _ in range(20)]
     >>> losses[-1] < losses[0]
