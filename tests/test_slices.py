@@ -12,7 +12,7 @@ from strategies import dag
 
 import planner
 from planner import InfeasibleBudget, lower, simulate
-from planner.footprint.slices import Copies, Slice, slices_of
+from planner.footprint.copied_slices import Copies, Slice, slices_of
 
 
 def sliced(*, copy: bool = False, size: int = 10, **changes: dict[str, Any]) -> nx.DiGraph:

@@ -12,8 +12,8 @@ from planner.analysis.evaluator import evaluator_of
 from planner.bounds.peak import peak_lower_bound, working_set_bytes
 from planner.errors import GraphError
 from planner.footprint.components import MADE_OF_A_BATCH, Simulated
+from planner.footprint.copied_slices import copies
 from planner.footprint.loss_tail import Tail, loss_tail
-from planner.footprint.slices import copies
 from planner.graph import Graph
 from planner.lowering.step import iteration
 from planner.lowering.targets import targets_of

@@ -20,11 +20,11 @@ from planner.errors import InfeasibleBudget, PlannerError, UnitError
 from planner.footprint.advice import TWICE, chunked_loss, smaller_batch, update_remedy
 from planner.footprint.calibration import Calibration, load_calibration
 from planner.footprint.components import Iteration, Moment, Simulated, simulated
+from planner.footprint.copied_slices import Copies, copies
 from planner.footprint.loss_tail import Tail, loss_tail
 from planner.footprint.printed import as_text
 from planner.footprint.rule_of_thumb import RuleOfThumb, rule_for
 from planner.footprint.rule_of_thumb import rule_of_thumb as rule_of_thumb
-from planner.footprint.slices import Copies, copies
 from planner.graph import Graph
 from planner.lowering.devices import find_device
 from planner.lowering.im2col import unfolded

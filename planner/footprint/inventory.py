@@ -8,8 +8,8 @@ import msgspec
 
 from planner.analysis.evaluator import evaluator_of
 from planner.bounds.peak import peak_lower_bound
+from planner.footprint.copied_slices import Copies, copies
 from planner.footprint.modules import saved_readers
-from planner.footprint.slices import Copies, copies
 from planner.graph import Graph
 from planner.memory import MemoryModel
 from planner.simulator import simulate
