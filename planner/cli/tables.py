@@ -22,7 +22,7 @@ from planner.units import counted, exactly, format_bytes
 _NAMED_READERS: Final = 3
 _NARROWEST: Final = 16  # characters that the names of readers keep in a narrow terminal
 _NAMED_TENSORS: Final = 3
-_TOLD: Final = ("path", "stored")  # what the file line leaves to other lines
+_TOLD: Final = ("path", "stored", "notes")  # what the file line leaves to other lines
 _GAP: Final = 2
 _READ_BY: Final = ("read by the backward of", "read by")
 _NUMBERS: Final = frozenset({"ops", "params", "FLOPs", "fwd FLOPs", "bwd FLOPs", "cost", "forward", "bytes", "saved"})
@@ -73,6 +73,8 @@ def print_inventory(inventory: Inventory, *, scope: str) -> None:
     if inventory.source:
         counted_there = (f"{key} {_count(value)}" for key, value in inventory.source.items() if key not in _TOLD)
         out.print(f"  File  {', '.join(counted_there)}")
+        for note in inventory.source.get("notes", ()):
+            out.print(f"  Note  {printable(note)}")
         for line in _stored_lines(inventory.source.get("stored", {})):
             out.print(line)
     table = _table("", "count", "bytes", "MiB", "saved for backward", "cost share")

@@ -23,6 +23,7 @@ from planner.lowering.onnx.model_file import (
     real_inputs,
     settle_branches,
 )
+from planner.lowering.onnx.notes import notes_on
 from planner.lowering.onnx.training import Step
 from planner.lowering.operators.lookup import DTYPE_BYTES, TensorType, sizes_of
 from planner.lowering.operators.onnx_rows import ONNX_OPERATORS
@@ -149,6 +150,7 @@ class _Importer:
             "folded": sum(1 for node in real if node.output[0] in layout.constants and node.op_type != "Constant"),
             "act_elems": sum(size.elements for size in sizes),
             "act_bytes": sum(size.nbytes for size in sizes),
+            "notes": notes_on(layout.model),
             "stored": {
                 layout.title_of(name): {"weight": found.trained, "line": found.line}
                 for name, found in layout.verdicts.items()

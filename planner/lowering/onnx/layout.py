@@ -8,10 +8,12 @@ from typing import Any, Final, final
 
 from planner.errors import GraphError
 from planner.lowering.onnx.shapes import TRAINING_OPS, is_training_step
-from planner.lowering.onnx.weights import Judge, Verdict
+from planner.lowering.onnx.weights import Judge, Verdict, listed, metadata
 from planner.lowering.operators.onnx_rows import ONNX_OPERATORS, QUANTIZED_OPS, REFUSED
 from planner.names import scoped
 
+_SCOPES: Final = "pkg.torch.onnx.name_scopes"
+_NO_MODULE: Final = "_empty_nn_module_stack_from_metadata_hook"
 _CONSTANT_OPS: Final = ("Constant", "ConstantOfShape")
 _DRAWS: Final = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
 _SHAPE_OPS: Final = ("Shape", "Size")
@@ -220,7 +222,10 @@ def node_name(node: Any) -> str:
 
 
 def module_of(node: Any) -> str | None:
-    """The module whose scope an exporter wrote before a node's name, or onnxruntime before "_Grad"."""
+    """The module that an exporter names: in metadata, before the node's name, or as onnxruntime does before "_Grad"."""
+    scopes = [scope for scope in listed(metadata(node, _SCOPES))[:-1] if scope and scope != _NO_MODULE]
+    if scopes:  # the last entry is the op; the one before it is the whole path, which may skip lists of modules
+        return scopes[-1]
     name = node_name(node).replace(":", "_")  # as nodes of the DAG are named
     forward, gradient, _ = name.partition("_Grad/")
     parts = scoped(forward) if gradient else scoped(name)[:-1] if "/" in name else ()

@@ -21,7 +21,7 @@ from planner.lowering.operators.onnx_rows import ONNX_OPERATORS
 _KIND: Final = "pkg.torch.export.graph_signature.InputSpec.kind"
 _SIGNATURE: Final = "pkg.torch.export.ExportedProgram.graph_signature"
 _FOLDED_FROM: Final = "pkg.onnxscript.optimizer.folded_from"
-_RULE_NAME: Final = "pkg.onnxscript.rewriter.rule_name"
+RULE_NAME: Final = "pkg.onnxscript.rewriter.rule_name"
 _SIGNED: Final = re.compile(r"^\s*\S+: ([A-Z_]+) target='([^']*)'", re.MULTILINE)
 _PYTORCH_OWN: Final = re.compile(r".*::.*|/.*|.*_output_0|val_\d+|\d+")
 _EXPORTERS_OWN: Final = re.compile(
@@ -83,7 +83,7 @@ class Exporter:
         self.producer: Final = str(model.producer_name)
         self.signature: Final = self._signature(model)
         self.kinds: Final = _values_with(model, _KIND)
-        self.folded_from: Final = {name: _listed(text) for name, text in _values_with(model, _FOLDED_FROM).items()}
+        self.folded_from: Final = {name: listed(text) for name, text in _values_with(model, _FOLDED_FROM).items()}
         self.parameters: Final = {name for name, kind in self.signature.items() if kind == "PARAMETER"}
 
     @staticmethod
@@ -103,7 +103,8 @@ def _values_with(model: Any, key: str) -> dict[str, str]:
     return {value.name: prop.value for value in values for prop in value.metadata_props if prop.key == key}
 
 
-def _listed(text: str) -> list[str]:
+def listed(text: str) -> list[str]:
+    """A list of names as Python writes it; empty for any other text."""
     try:
         found = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):  # text in a damaged file
@@ -213,7 +214,7 @@ class Judge:
                     return Verdict(True, "3: a stored parameter in another shape", tied=same[0])
                 return Verdict(False, "3: folded from the shapes of stored parameters")
             return Verdict(True, "3: folded from parameters", parameter=met[0] if len(met) == 1 else None)
-        if any("BatchNorm" in _metadata(node, _RULE_NAME) for node in self.readers[name]):
+        if any("BatchNorm" in metadata(node, RULE_NAME) for node in self.readers[name]):
             return Verdict(True, "4: a batch normalization was folded into it")
         return Verdict(False, "5: a constant of the exporter, which its signature does not name")
 
@@ -366,7 +367,8 @@ class Judge:
 _DEFAULT: Final = Verdict(True, "9: a gradient arrives, and nothing speaks against it")
 
 
-def _metadata(node: Any, key: str) -> str:
+def metadata(node: Any, key: str) -> str:
+    """One entry of a node's metadata, empty if it has none."""
     return next((prop.value for prop in node.metadata_props if prop.key == key), "")
 
 
