@@ -16,8 +16,9 @@ from torch.utils._pytree import tree_leaves
 
 from planner.errors import GraphError, PlannerError
 from planner.torch import unstable
-from planner.torch.meanings import Constant, Gradient, Parameter, Result, Source
+from planner.torch.meanings import Constant, Gradient, Parameter, Result, Source, Tangent
 from planner.torch.root import Call, Results, Root
+from planner.torch.strided import StridedWrites
 
 #: Hooks of these modules are part of the computation, and are captured with it.
 _COMPUTES: Final = ("torch.nn.utils", "torch.ao")
@@ -60,10 +61,10 @@ def capture(root: Root, call: Call) -> Capture:
     tensors = [fake(tensor, fakes) for tensor in call.tensors]
     with fake_state(root, fakes), torch.random.fork_rng(devices=[]):
         try:
-            graph, shape = _traced(root, call, tensors, fakes)
+            graph, shape, differentiable = _traced(root, call, tensors, fakes)
         except _ASKS_FOR_VALUES:
             with unstable.said_to_compile():
-                graph, shape = _explained(root, call, tensors, fakes)
+                graph, shape, differentiable = _explained(root, call, tensors, fakes)
         except PlannerError:
             raise
         except Exception as error:
@@ -71,9 +72,15 @@ def capture(root: Root, call: Call) -> Capture:
     names: dict[int, str] = {}
     named = [(path, id(parameter)) for path, parameter in root.named_parameters(remove_duplicate=False)]
     first_name = {path: names.setdefault(identity, path) for path, identity in named}
-    return _read(graph, shape, first_name)
+    found = _read(graph, shape, first_name)
+    reached = {source.output for source in found.sources.values() if isinstance(source, Tangent)}
+    for k in sorted(differentiable - reached):
+        what = f"result {k} is an input, a parameter, or on the storage of another result"
+        raise GraphError(f"{what}, and a gradient could not come back to it: return a copy (clone)")
+    return found
 
 
+_Traced = tuple[Any, Results, frozenset[int]]
 _ASKS_FOR_VALUES: Final = (
     torch._subclasses.fake_tensor.DataDependentOutputException,
     torch._subclasses.fake_tensor.DynamicOutputShapeException,
@@ -81,7 +88,7 @@ _ASKS_FOR_VALUES: Final = (
 )
 
 
-def _explained(root: Root, call: Call, tensors: list[Any], fakes: FakeTensorMode) -> tuple[Any, Results]:
+def _explained(root: Root, call: Call, tensors: list[Any], fakes: FakeTensorMode) -> _Traced:
     try:
         return _traced(root, call, tensors, fakes)
     except PlannerError:
@@ -90,7 +97,7 @@ def _explained(root: Root, call: Call, tensors: list[Any], fakes: FakeTensorMode
         raise _refusal(error) from error
 
 
-def _traced(root: Root, call: Call, tensors: list[Any], fakes: FakeTensorMode) -> tuple[Any, Results]:
+def _traced(root: Root, call: Call, tensors: list[Any], fakes: FakeTensorMode) -> _Traced:
     shapes: list[Results] = []
 
     class Flat(torch.nn.Module):
@@ -100,14 +107,57 @@ def _traced(root: Root, call: Call, tensors: list[Any], fakes: FakeTensorMode) -
 
         def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
             args, kwargs = call.arguments(given)
-            found = Results.of(self.root(*args, **kwargs))
+            before = _attributes(root)
+            with StridedWrites():
+                found = Results.of(self.root(*args, **kwargs))
+            _refuse_new_attributes(root, before)
             shapes.append(found)
             return found.tensors
 
     with _names_of_modules(root):
         graph = unstable.joint_graph(Flat(), tensors, fakes)
     shape = shapes[-1]
-    return graph, Results((), shape.fixed, shape.spec)
+    differentiable = frozenset(k for k, tensor in enumerate(shape.tensors) if tensor.requires_grad)
+    return graph, Results((), shape.fixed, shape.spec), differentiable
+
+
+Attributes = dict[tuple[int, str, str], Any]
+
+
+def _attributes(root: Root) -> Attributes:
+    """Every tensor that a module has, by its place."""
+    tables = ("_buffers", "_parameters", "__dict__")
+    return {
+        (id(module), table, name): value
+        for module in root.modules()
+        for table in tables
+        for name, value in getattr(module, table).items()
+        if isinstance(value, torch.Tensor)
+    }
+
+
+def _refuse_new_attributes(root: Root, before: Attributes) -> None:
+    """Refuse a forward that binds a tensor to a module: it would do so at capture and in no step."""
+    paths = {id(module): path for path, module in root.model.named_modules()}
+    modules = {id(module): module for module in root.modules()}
+    for (module, table, name), value in _attributes(root).items():
+        old = before.get((module, table, name))
+        if old is not value:
+            if old is None:
+                del getattr(modules[module], table)[name]
+            else:
+                getattr(modules[module], table)[name] = old
+            if _is_computed(modules[module], name):
+                continue
+            where = ".".join(part for part in (paths.get(module), name) if part)
+            fix = "write into a buffer (copy_), or return the tensor"
+            raise GraphError(f"the forward binds a tensor to {where!r}, which no planned step would do: {fix}")
+
+
+def _is_computed(module: torch.nn.Module, name: str) -> bool:
+    """True for a weight that a hook of PyTorch's own makes anew before each forward, as weight_norm does."""
+    hooks = module._forward_pre_hooks.values()
+    return any(type(hook).__module__.startswith(_COMPUTES) and getattr(hook, "name", None) == name for hook in hooks)
 
 
 def fake(tensor: torch.Tensor, fakes: FakeTensorMode) -> Any:
@@ -226,6 +276,11 @@ def _refusal(error: Exception) -> GraphError:
     frames = [frame for frame in frames if "/planner/torch/" not in frame.filename]
     where = f"{frames[-1].filename}:{frames[-1].lineno} `{frames[-1].line}`" if frames else "the model"
     first = str(error).strip().split("\n")[0] or type(error).__name__
+    if "convert all Tensors to FakeTensors" in first:
+        fix = "keep it with register_buffer, or give it as an input"
+        return GraphError(f"{where} reads a tensor that is no parameter, no buffer and no input: {fix}")
+    if "SparseTensorImpl" in first:
+        return GraphError(f"{where} makes a sparse tensor, which cannot be planned: make it dense (sparse=False)")
     if isinstance(error, _ASKS_FOR_VALUES):
         fix = "write it without asking for values (torch.where, a mask), or keep it out of the planned module"
         return GraphError(f"{where} asks for the value of a tensor ({first}): {fix}")

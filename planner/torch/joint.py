@@ -250,8 +250,8 @@ class _Writer:
             tensor = self.stream.residents[slot.node].meta["val"]
             self.roles[slot.node] = Take(output)
             self.draft.add(
-                slot.node, after=[_BOUNDARY], nbytes=storage_bytes(tensor), cost=0.0, op="tangent", phase="backward",
-                recomputable=False, output=True, **_types([tensor]),
+                slot.node, after=[_BOUNDARY], nbytes=tensor.numel() * tensor.element_size(), cost=0.0, op="tangent",
+                phase="backward", recomputable=False, output=True, **_types([tensor]),
             )  # fmt: skip
 
     def _backward(self) -> None:
@@ -262,7 +262,6 @@ class _Writer:
             for slot in call.reads:
                 readers.setdefault(self.stream.storage_of[slot], []).append(call.name)
         handed: dict[int, list[tuple[str, Parameter | Input, torch.fx.Node, int, int]]] = {}
-        last_on = self._last_on_storage(order, readers)
         for of, nodes in self.terms.items():
             place = -1
             for k, node in enumerate(nodes):
@@ -276,21 +275,15 @@ class _Writer:
                 name = f"give.{_label(of)}" + (f".{k}" if len(nodes) > 1 else "")
                 handed.setdefault(place, []).append((name, of, node, k, len(nodes)))
         self.handed: dict[Parameter | Input, list[str]] = {}
+        last_on = {
+            self.stream.storage_of[self.stream.value_of[node]]: name
+            for place in sorted(handed) for name, _, node, _, _ in handed[place]
+        }  # fmt: skip
         for place in range(-1, len(self.backward)):
             if place >= 0:
                 self._call(self.backward[place], "backward")
             for name, of, node, k, count in handed.get(place, ()):
                 self._hand_over(name, of, node, k, count, last_on)
-
-    def _last_on_storage(
-        self, order: Mapping[str, int], readers: Mapping[int, Sequence[str]]
-    ) -> dict[int, torch.fx.Node]:
-        """Of several gradients on one storage, the last that is handed over: the others are copied."""
-        last: dict[int, torch.fx.Node] = {}
-        for nodes in self.terms.values():
-            for node in nodes:
-                last[self.stream.storage_of[self.stream.value_of[node]]] = node
-        return last
 
     def _readers_of(self, of: Parameter | Input, readers: Mapping[int, list[str]]) -> list[str]:
         return [name for resident in self._residents_of(of)
@@ -306,14 +299,14 @@ class _Writer:
 
     def _hand_over(
         self, name: str, of: Parameter | Input, node: torch.fx.Node, k: int, count: int,
-        last_on: Mapping[int, torch.fx.Node],
+        last_on: Mapping[int, str],
     ) -> None:  # fmt: skip
         slot = self.stream.value_of[node]
         tensor = node.meta["val"]
         owner = self._residents_of(of)[0]
         like = self.stream.residents[owner].meta["val"]
         where = self.stream.storage_of[slot]
-        taken_elsewhere = last_on[where] is not node or where in {self.stream.storage_of[s] for s in self.tangents}
+        taken_elsewhere = last_on[where] != name or where in {self.stream.storage_of[s] for s in self.tangents}
         resident = slot.node in self.stream.residents and slot not in self.tangents
         copied = taken_elsewhere or resident or (isinstance(of, Parameter) and not _as_engine_wants(tensor, like))
         depends = self.depends.get(slot, frozenset())
@@ -329,9 +322,10 @@ class _Writer:
         if handover == "inside-backward" and last:
             held = [Value(first) for first in earlier[:1]]
             size = storage_bytes(like)
+            scratch = max(int(self.update_workspace * size), size if earlier else 0)
             self.draft.add(
                 name, [*reads, Value(owner), *held], after=after, nbytes=(size,), updates=((1, 0),), output=False,
-                workspace=int(self.update_workspace * size) + (nbytes if copied else 0), **{**facts, "phase": "update"},
+                workspace=scratch + (nbytes if copied else 0), **{**facts, "phase": "update"},
             )  # fmt: skip
         elif k == 0 and (handover == "new" or not last):
             lives = handover == "new" and not (self.updated and isinstance(of, Parameter))
@@ -341,7 +335,8 @@ class _Writer:
                 self.draft.add(name, reads, after=after, nbytes=nbytes, updates=((0, 0),), output=lives, **facts)
         else:
             held = [Value(first) for first in earlier[:1] if last and handover != "new"]
-            workspace = nbytes if copied else 0
+            # The engine adds a term to those before it out of place, at least where a tracker watches.
+            workspace = (nbytes if copied else 0) + (storage_bytes(like) if earlier else 0)
             if handover == "existing" and last and isinstance(of, Parameter):
                 buffer = Value(f"{_label(of)}.grad")
                 self.draft.add(

@@ -16,6 +16,11 @@ from planner.torch.capture import Capture
 from planner.torch.meanings import Buffer, Input, Parameter, Source, Tangent, plain_path
 
 aten = torch.ops.aten
+#: Ops that a plan cannot run, why, and the way out.
+_REFUSED: Final = {
+    aten.mkldnn_rnn_layer.default: "keeps what its backward reads only where autograd runs it: plan and train inside"
+    " torch.backends.mkldnn.flags(enabled=False)",
+}
 #: Tagged as random, but without dropout (which it never has on a CPU) it draws nothing.
 _DRAWS_NOTHING: Final = (aten._scaled_dot_product_flash_attention_for_cpu.default,)
 
@@ -112,6 +117,8 @@ class Stream:
             self.value_of[node] = Value(name)
             self.storage_of[Value(name)] = storage(value)
             self._known.add(storage(value))
+            if name.startswith("tangent."):  # what the caller brings is a tensor of its own
+                self._begins[storage(value)] = value.storage_offset() * value.element_size()
 
     def _call(self, node: torch.fx.Node) -> None:
         target = node.target
@@ -122,9 +129,14 @@ class Stream:
                 self.value_of[node] = found
             return
         made = tuple(_tensors(node))
+        if any(tensor.layout is not torch.strided for _, tensor in made):
+            fix = "make it dense (sparse=False)"
+            raise GraphError(f"op {str(target)!r}{_within(node)} makes a sparse tensor, which cannot be planned: {fix}")
         if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
             fix = "keep this part out of the planned module"
             raise GraphError(f"op {str(target)!r}{_within(node)} is not a function of tensors: {fix}")
+        if target in _REFUSED:
+            raise GraphError(f"op {str(target)!r}{_within(node)} {_REFUSED[target]}")
         if not made:
             return  # an assertion: true of the fake values, it holds for all
         reads = self._reads(node)
@@ -132,7 +144,8 @@ class Stream:
         for output, (_, tensor) in enumerate(made):
             at = [i for i, value in enumerate(reads) if self.storage_of[value] == storage(tensor)]
             if at:
-                views.append((at[0], output, tensor.storage_offset() * tensor.element_size()))
+                offset = tensor.storage_offset() * tensor.element_size() - self._begins.get(storage(tensor), 0)
+                views.append((at[0], output, max(offset, 0)))
             elif storage(tensor) in self._known:
                 fix = "copy it first (clone)"
                 raise GraphError(f"op {str(target)!r}{_within(node)} returns a tensor that it did not make: {fix}")
@@ -149,6 +162,7 @@ class Stream:
 
     _outputs: dict[tuple[Any, Any], Value] = field(default_factory=dict)
     _known: set[int] = field(default_factory=set)
+    _begins: dict[int, int] = field(default_factory=dict)
 
     def _reads(self, node: torch.fx.Node) -> tuple[Value, ...]:
         nodes = [leaf for leaf in tree_leaves((node.args, node.kwargs)) if isinstance(leaf, torch.fx.Node)]
@@ -170,7 +184,18 @@ def _tensors(node: torch.fx.Node) -> Iterator[tuple[int | None, torch.Tensor]]:
     if isinstance(made, torch.Tensor):
         yield None, made
     elif isinstance(made, (list, tuple)):
-        yield from ((place, tensor) for place, tensor in enumerate(made) if isinstance(tensor, torch.Tensor))
+        mask = _output_mask(node)
+        for place, tensor in enumerate(made):
+            if isinstance(tensor, torch.Tensor) and (mask is None or mask[place]):
+                yield place, tensor
+
+
+def _output_mask(node: torch.fx.Node) -> list[bool] | None:
+    """Which results a backward op is asked for: it does not make the others, even where its fake values say so."""
+    target: Any = node.target
+    names = [argument.name for argument in target._schema.arguments] if hasattr(target, "_schema") else []
+    mask = {**dict(zip(names, node.args, strict=False)), **node.kwargs}.get("output_mask")
+    return mask if isinstance(mask, list) else None
 
 
 def _name_of(source: Source, node: torch.fx.Node) -> str:

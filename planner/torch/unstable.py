@@ -17,7 +17,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from planner.errors import GraphError
 from planner.torch.meanings import Buffer, Gradient, Input, Output, Parameter, Result, Source, Tangent, Update
 
-_DROPOUT = torch.ops.aten.dropout.default
+aten = torch.ops.aten
+_DROPOUT = aten.dropout.default
+_KEYS = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
+#: Ops that PyTorch's tracing rewrites in Python, where eager runs the compiled form: the bits differ.
+_REWRITTEN = (
+    "dropout", "gru", "hardshrink", "lstm", "matmul", "multi_margin_loss", "multilabel_margin_loss_forward", "rnn_relu",
+    "rnn_tanh", "softshrink", "upsample_bicubic2d", "upsample_bilinear2d", "upsample_linear1d", "upsample_nearest1d",
+    "upsample_nearest2d", "upsample_nearest3d", "upsample_trilinear3d", "_upsample_bicubic2d_aa",
+    "_upsample_bilinear2d_aa", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d",
+)  # fmt: skip
 
 
 def joint_graph(root: torch.nn.Module, tensors: Sequence[Any], fakes: FakeTensorMode) -> torch.fx.GraphModule:
@@ -28,7 +37,7 @@ def joint_graph(root: torch.nn.Module, tensors: Sequence[Any], fakes: FakeTensor
     with ExitStack() as stack:
         stack.enter_context(torch._functorch.config.patch(backward_pass_autocast="off"))
         stack.enter_context(torch.fx.traceback.preserve_node_meta())
-        stack.enter_context(_dropout_as_eager())
+        stack.enter_context(_compiled_as_eager())
         stack.enter_context(fakes)
         return aot_export_joint_with_descriptors(stack, root, tuple(tensors)).graph_module
 
@@ -140,28 +149,30 @@ def _drops_alike(probability: float, dtype: torch.dtype) -> bool:
 
 
 @contextmanager
-def _dropout_as_eager() -> Iterator[None]:
-    """Dropout is captured as a CPU computes it, not as PyTorch's tracing rewrites it."""
-    keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
-    table: dict[Any, Any] = _DROPOUT.py_kernels
-    before = dict(table)
-    rewritten: Callable[..., torch.Tensor] = before[keys[0]]
+def _compiled_as_eager() -> Iterator[None]:
+    """Ops are captured as eager computes them, not as PyTorch's tracing rewrites them."""
+    packets = [getattr(aten, name, None) for name in _REWRITTEN]
+    ops = [getattr(packet, overload) for packet in packets if packet is not None for overload in packet.overloads()]
+    before = {op: {key: op.py_kernels[key] for key in _KEYS if key in op.py_kernels} for op in ops}
+    rewritten: Callable[..., torch.Tensor] = before[_DROPOUT][_KEYS[0]]
 
     def dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
         if not train or p == 0 or x.numel() == 0:
             return x
-        alike = x.device.type != "cpu" or (0 < p < 1 and _drops_alike(p, x.dtype))
-        if alike:
+        if x.device.type != "cpu" or (0 < p < 1 and _drops_alike(p, x.dtype)):
             return rewritten(x, p, train)
         if p == 1:
             return x.mul(torch.zeros((), dtype=x.dtype))
         return x * torch.empty_like(x).bernoulli_(1 - p).div_(1 - p)
 
     try:
-        for key in keys:
-            table[key] = dropout
-        _DROPOUT._dispatch_cache.clear()
+        for op in ops:
+            for key in before[op]:
+                del op.py_kernels[key]
+            op._dispatch_cache.clear()
+        _DROPOUT.py_kernels.update(dict.fromkeys(before[_DROPOUT], dropout))
         yield
     finally:
-        table.update(before)
-        _DROPOUT._dispatch_cache.clear()
+        for op in ops:
+            op.py_kernels.update(before[op])
+            op._dispatch_cache.clear()
