@@ -17,7 +17,8 @@ from planner.torch import unstable
 from planner.torch.capture import Capture
 from planner.torch.costs import Costs, type_of
 from planner.torch.forms import overwritable
-from planner.torch.meanings import Buffer, Gradient, Input, Output, Parameter, Tangent, Update, plain_path
+from planner.torch.gradients import as_engine_wants, gradient_terms
+from planner.torch.meanings import Buffer, Input, Output, Parameter, Tangent, Update, plain_path
 from planner.torch.step_roles import (
     RNG_STATE_BYTES,
     HandOut,
@@ -33,8 +34,6 @@ from planner.torch.step_roles import (
 from planner.torch.stream import ATenCall, Stream, storage, storage_bytes
 from planner.torch.stream import Value as Slot
 
-#: More terms of one gradient than this are summed inside the plan: an unrolled recurrence has one a step.
-_MOST_TERMS: Final = 8
 _BOUNDARY: Final = "boundary"
 
 
@@ -125,11 +124,11 @@ class _Writer:
             for name, node in self.stream.residents.items()
             if isinstance(self.captured.sources[node], Tangent)
         }
-        self.terms = self._terms()
+        self.terms, self.sums = gradient_terms(self.captured, self.stream)
         wanted = {self.stream.value_of[node] for node, _ in self.captured.results}
         wanted |= {self.stream.value_of[node] for nodes in self.terms.values() for node in nodes}
         wanted |= {call.values[0] for call in self.stream.calls if call.draws}  # the generator goes on, used or not
-        peeled = {node.name for node in self._sums}
+        peeled = {node.name for node in self.sums}
         needed = {slot.node for slot in wanted} - peeled
         for call in reversed(self.stream.calls):
             if call.name in needed:
@@ -140,28 +139,6 @@ class _Writer:
         for call in self.backward:
             found = frozenset[int]().union(*(self.depends.get(slot, frozenset()) for slot in call.reads))
             self.depends.update(dict.fromkeys(call.values, found))
-
-    def _terms(self) -> dict[Parameter | Input, list[torch.fx.Node]]:
-        """The gradients of each parameter in the order in which the engine gets and adds them.
-
-        A parameter of several names, or one that is used twice, has several: the engine adds them one by one. Summed
-        inside the plan they would be grouped otherwise where several calls are differentiated at once.
-        """
-        gradients: dict[Parameter | Input, list[torch.fx.Node]] = {}
-        for node, meaning in self.results(Gradient):
-            of = meaning.of
-            if isinstance(of, Parameter):
-                of = Parameter(self.captured.first_name.get(of.path, of.path))
-            gradients.setdefault(of, []).append(node)
-        self._sums: set[torch.fx.Node] = set()
-        for of, nodes in gradients.items():
-            sums: set[torch.fx.Node] = set()
-            split = [term for node in nodes for term in _terms_of(node, sums)]
-            if len(split) <= _MOST_TERMS:
-                self._sums |= sums
-                nodes = split
-            gradients[of] = sorted(nodes, key=self.stream.position_of.__getitem__)
-        return gradients
 
     def _watch_buffers(self) -> None:
         """Who reads the old content of a buffer that the forward pass writes: those ops run once, before it is written.
@@ -308,7 +285,7 @@ class _Writer:
         where = self.stream.storage_of[slot]
         taken_elsewhere = last_on[where] != name or where in {self.stream.storage_of[s] for s in self.tangents}
         resident = slot.node in self.stream.residents and slot not in self.tangents
-        copied = taken_elsewhere or resident or (isinstance(of, Parameter) and not _as_engine_wants(tensor, like))
+        copied = taken_elsewhere or resident or (isinstance(of, Parameter) and not as_engine_wants(tensor, like))
         depends = self.depends.get(slot, frozenset())
         self.roles[name] = HandOver(of, self._name(slot), copied, depends)
         earlier = self.handed.setdefault(of, [])
@@ -407,25 +384,6 @@ class _Writer:
     def _name(self, slot: Slot) -> str:
         nbytes = self.draft.graph.nodes[slot.node]["nbytes"]
         return f"{slot.node}:{slot.output}" if isinstance(nbytes, tuple) else slot.node
-
-
-def _terms_of(node: torch.fx.Node, sums: set[torch.fx.Node]) -> list[torch.fx.Node]:
-    """The gradients that an accumulation adds; the accumulation itself where something else reads it."""
-    if unstable.is_accumulation(node) and len(node.users) == 1 and len(node.args) == 2:
-        sums.add(node)
-        return [term for part in node.args for term in _terms_of(part, sums)]
-    return [node]
-
-
-def _as_engine_wants(gradient: torch.Tensor, like: torch.Tensor) -> bool:
-    """True if the engine takes a gradient over as `.grad`; it copies one of other strides than the parameter's.
-
-    A gradient that fills only part of its storage would keep all of it.
-    """
-    whole = gradient.untyped_storage().nbytes() == gradient.numel() * gradient.element_size()
-    return whole and gradient.dtype == like.dtype and all(
-        a == b for a, b, size in zip(gradient.stride(), like.stride(), like.shape, strict=True) if size > 1
-    )  # fmt: skip
 
 
 def _label(of: Parameter | Input) -> str:
