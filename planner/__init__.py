@@ -5,7 +5,7 @@
 
     graph = zoo.resnet(1001, batch=32)               # a networkx DAG: forward, backward, update
     plan = planner.optimize(graph, budget="7GB")
-    print(plan.report)                               # keep-all | plan | lower bound, side by side
+    print(plan.report)                               # the answer, then no recomputation beside this plan
     plan.save("plan.json")
 
 Everything is imported when first used.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 import textwrap
 from collections.abc import Sequence
 from typing import Any, Final
@@ -11,6 +12,7 @@ from planner.errors import GraphError
 
 _MOST_BYTES: Final = 2**62
 _MOST_COUNTED: Final = 10**7
+_GAP: Final = re.compile(" {2,}")
 
 
 def printable(text: str) -> str:
@@ -111,13 +113,13 @@ def fitting(
 def wrapped(line: str, width: int) -> list[str]:
     """A line of prose in lines of at most `width` characters, the later ones indented further; no word is cut.
 
-    A row of a table, whose columns are two or more spaces apart, stays as it is.
+    A row of a table, three columns or more that are two or more spaces apart, stays as it is.
 
     >>> wrapped("  Peak at op conv1, of which weights are most", 30)
     ['  Peak at op conv1, of which', '    weights are most']
     """
     text = line.lstrip(" ")
-    if len(line) <= width or "  " in text.rstrip(" "):
+    if len(line) <= width or len(_GAP.findall(text.rstrip(" "))) > 1:
         return [line]
     indent = " " * (len(line) - len(text))
     return textwrap.wrap(

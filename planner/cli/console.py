@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,7 +12,7 @@ from typing import Any, NoReturn
 import click
 
 from planner import errors
-from planner.text import printable
+from planner.text import printable, wrapped
 
 EXIT_CODES = (
     (errors.InfeasibleBudget, 4),
@@ -22,6 +23,8 @@ EXIT_CODES = (
     (errors.PlanFileError, 3),
     (errors.PlannerError, 2),
 )
+#: By what a verdict says; the first that it says counts.
+_COLOURS = {"Does not fit": "red", "No budget fits": "red", "Barely fits": "yellow", "Fits": "green"}
 
 
 def check_output(output: str | None, *, force: bool) -> None:
@@ -67,6 +70,23 @@ def print_lines(*lines: str) -> None:
     with printing():
         for line in lines:
             click.echo(shown(line))
+
+
+def columns() -> int | None:
+    """How wide the terminal is that standard output goes to; None where it is no terminal, and lines stay whole."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def print_answer(*texts: str) -> None:
+    """The verdict, bold and coloured on a terminal, then the rest; prose is wrapped at the terminal's width."""
+    lines = "\n".join(texts).split("\n")
+    width = columns()
+    if width is not None:
+        lines = [part for line in lines for part in wrapped(line, width)]
+        if not os.environ.get("NO_COLOR"):
+            colour = next((colour for begins, colour in _COLOURS.items() if begins in lines[0]), None)
+            lines[0] = click.style(lines[0], fg=colour, bold=True)
+    print_lines(*lines)
 
 
 def print_bytes(content: bytes) -> None:

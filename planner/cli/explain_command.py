@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click import option
 
-from planner.cli.console import print_json, print_lines
+from planner.cli.console import print_answer, print_json
 from planner.cli.options import JSON, options_of
 from planner.cli.progress import spinner
 
@@ -35,11 +35,11 @@ def explain(
         if as_json:
             print_json("planner-difference", {"difference": difference})
         else:
-            print_lines(str(difference))
+            print_answer(str(difference))
         return
     with spinner("planning again with the other decision"):
         found = loaded.explain(subject, search=not no_search, effort=effort)
     if as_json:
         print_json("planner-explanation", {"explanation": found})
     else:
-        print_lines(str(found))
+        print_answer(str(found))

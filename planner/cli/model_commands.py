@@ -10,7 +10,7 @@ from click import option
 
 from planner import errors
 from planner.cli.arguments import ELSEWHERE, graph_of, memory_of, program_of, step_of
-from planner.cli.console import check_output, print_json, print_lines, printing, say, shown
+from planner.cli.console import check_output, columns, print_answer, print_json, print_lines, printing, say, shown
 from planner.cli.options import GRAPH, GRAPH_HELP, JSON, MEMORY, OUTPUT, STEP, options_of
 from planner.cli.progress import spinner
 
@@ -94,7 +94,7 @@ def estimate(graph: str, batches: str, fits: str | None, largest_batch: bool, as
         listed = [as_object(*row) for row in rows]
         print_json("planner-estimate", {"rows": listed, "overhead": overhead, **most})
     else:
-        print_lines(*as_lines(rows, devices=devices, most=most, overhead=overhead))
+        print_answer(*as_lines(rows, devices=devices, most=most, overhead=overhead, width=columns()))
     if devices and not any(advice.fits for _, _, verdicts in rows for advice in verdicts):
         least = min(found.needed_bytes for _, found, _ in rows)
         say(f"no row fits {fits}; the least that works without a plan, in bytes:\n{least}", last_line=True)

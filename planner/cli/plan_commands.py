@@ -9,7 +9,18 @@ import click
 from click import option
 
 from planner.cli.arguments import MOST_DIGITS, call_of, graph_of, memory_of, program_of, step_of
-from planner.cli.console import check_output, exit_code, print_bytes, print_json, print_lines, printing, say, shown
+from planner.cli.console import (
+    check_output,
+    columns,
+    exit_code,
+    print_answer,
+    print_bytes,
+    print_json,
+    print_lines,
+    printing,
+    say,
+    shown,
+)
 from planner.cli.options import FORCE, GRAPH, GRAPH_HELP, JSON, MEMORY, SEARCH, STEP, options_of, written
 from planner.cli.progress import progress_bar, search_progress, spinner
 from planner.errors import GraphError, OutputError, VerificationError
@@ -104,7 +115,7 @@ def optimize(
         print_json("planner-report", facts)
     else:
         hint = "Save the plan with -o plan.json; planner verify plan.json checks it"
-        print_lines(str(plan.report), f"  Saved to {output}" if output else f"  {hint}")
+        print_answer(str(plan.report), f"  Saved to {output}" if output else f"  {hint}")
 
 
 @click.command(epilog=GRAPH_HELP)
@@ -146,7 +157,7 @@ def curve(
         kept = [] if options["reserve"] is not None else filter(None, map(_kept, listed))
         saved = [*outputs, *([f"{len(plan_files)} plans in {plans}"] if plan_files else [])]
         end = f"  Saved to {', '.join(saved)}" if saved else "  Draw the curve with -o curve.svg"
-        print_lines(str(found), *kept, end)
+        print_answer(found.as_text(columns()), *kept, end)
     error = nothing_fits(found)
     if error is not None and as_json:  # the object on standard output says so point by point
         say(str(error), last_line=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from planner.footprint.components import COMPONENTS, Iteration
-from planner.text import aligned, printable
+from planner.text import fitting, printable
 from planner.training_step import TrainingStep
 from planner.units import exactly, format_bytes
 
@@ -22,20 +22,39 @@ _BATCH_COLUMNS = ("parameters", "gradients", "optimizer_state", "activations", "
 
 
 def as_lines(
-    rows: Sequence[Row], *, devices: Sequence[str], most: Mapping[str, int], overhead: float | None
+    rows: Sequence[Row],
+    *,
+    devices: Sequence[str],
+    most: Mapping[str, int],
+    overhead: float | None,
+    width: int | None = None,
 ) -> list[str]:
-    """The `estimate` command's answer: one footprint in full, or a row for each of several batches."""
-    one = len(rows) == 1
-    lines = [as_text(rows[0][1])] if one else [printable(rows[0][1].graph), *batch_table(rows, devices=devices)]
-    for k in range(len(devices)):
+    """The `estimate` command's answer: verdicts first, then one footprint in full, or a row for each batch.
+
+    Args:
+        width: characters of a line of a table at most; None: all columns.
+    """
+    told = list(_verdicts(rows, devices=devices, most=most, overhead=overhead))
+    if len(rows) == 1:
+        return [*told, as_text(rows[0][1], width=width)]
+    where = "Parameters to loss tail: bytes at the moment of the peak"
+    return [*told, printable(rows[0][1].graph), *batch_table(rows, devices=devices, width=width), f"  {where}"]
+
+
+def _verdicts(
+    rows: Sequence[Row], *, devices: Sequence[str], most: Mapping[str, int], overhead: float | None
+) -> Iterator[str]:
+    """What fits each device, and what would help where it does not; then the largest batches, if asked for."""
+    for k, device in enumerate(devices):
         batch, _, verdicts = next((row for row in rows if not row[2][k].fits), rows[0])
-        if one or not verdicts[k].fits:
-            lines.append(f"  {'' if batch is None else f'Batch {batch}: '}{verdicts[k]}")
+        if len(rows) == 1 or not verdicts[k].fits:
+            yield f"{'' if batch is None else f'Batch {batch}: '}{verdicts[k]}"
+        else:
+            yield f"Fits {device} at every batch asked for"
     if "largest_batch" in most:
-        lines.append(f"  Largest batch that fits {devices[0]}: {most['largest_batch']}")
+        yield f"Largest batch that fits {devices[0]}: {most['largest_batch']}"
     if "largest_batch_planned" in most and overhead is not None:
-        lines.append(f"  With a plan that costs at most {overhead:.0%} more: {most['largest_batch_planned']}")
-    return lines
+        yield f"With a plan that costs at most {overhead:.0%} more: {most['largest_batch_planned']}"
 
 
 def as_object(batch: int | None, found: Footprint, verdicts: tuple[Advice, ...]) -> dict[str, Any]:
@@ -47,16 +66,20 @@ def as_object(batch: int | None, found: Footprint, verdicts: tuple[Advice, ...])
     return {**row, "components": found.components, **verdict, "footprint": content}
 
 
-def as_text(found: Footprint) -> str:
-    """The `estimate` command's answer for one graph, and `str(Footprint)`."""
+def as_text(found: Footprint, *, width: int | None = None) -> str:
+    """The `estimate` command's answer for one graph, and `str(Footprint)`.
+
+    Args:
+        width: characters of a line of the table at most; None: all columns.
+    """
     peak = found.peak
     micro = "" if found.micro_batch is None else f" of the {found.micro_batch} micro-batch"
     where = f"phase {peak.phase}{micro}, op {peak.op} · {found.worst.name} iterations · scope {found.memory.scope}"
-    lines = [f"{found.graph} · {found.parameters:,} parameters · {_options(found)}"]
-    lines.append(f"  Peak {exactly(peak.peak_bytes)} in {where}")
+    lines = [f"Peak {format_bytes(peak.peak_bytes)} in {where}"]
+    lines.append(f"{found.graph} · {found.parameters:,} parameters · {_options(found)}")
     if found.calibration is not None:
         lines.append(f"  Calibrated: {found.calibration} = {exactly(found.calibration.needed_bytes(peak.peak_bytes))}")
-    lines += _table(found.later)
+    lines += _table(found.later, width=width)
     first, later = found.first, found.later
     if first.peak.peak_bytes != later.peak.peak_bytes or first.phases != later.phases:
         lines.append(f"  First iteration: {_sizes((moment.phase, moment.peak_bytes) for moment in first.phases)}")
@@ -82,10 +105,11 @@ def as_text(found: Footprint) -> str:
     return "\n".join(map(printable, lines))
 
 
-def batch_table(rows: Sequence[Row], *, devices: Sequence[str]) -> list[str]:
+def batch_table(rows: Sequence[Row], *, devices: Sequence[str], width: int | None = None) -> list[str]:
     """Rows for several batches, with a column for each device that says what fits it."""
     cells = [_batch_cells(*row, devices) for row in rows]
-    return _indented([list(cells[0]), *(list(row.values()) for row in cells)])
+    less_wanted = ("loss tail", "optimizer", "phase", "gradients", "parameters", "activations")
+    return _indented([list(cells[0]), *(list(row.values()) for row in cells)], width=width, less_wanted=less_wanted)
 
 
 def _batch_cells(
@@ -103,7 +127,7 @@ def _batch_cells(
     return cells | {f"fits {device}": _SHORT[advice.verdict] for device, advice in zip(devices, verdicts, strict=True)}
 
 
-def _table(iteration: Iteration) -> list[str]:
+def _table(iteration: Iteration, *, width: int | None) -> list[str]:
     moments = iteration.phases
     cells = [["", *(moment.phase for moment in moments), "most"]]
     for component in COMPONENTS:
@@ -111,11 +135,15 @@ def _table(iteration: Iteration) -> list[str]:
             sizes = [*(moment.components[component] for moment in moments), most]
             cells.append([_words(component), *map(format_bytes, sizes)])
     peaks = [*(moment.peak_bytes for moment in moments), iteration.peak.peak_bytes]
-    return _indented([*cells, ["peak", *map(format_bytes, peaks)]])
+    rows = [*cells, ["peak", *map(format_bytes, peaks)]]
+    return _indented(rows, width=width, less_wanted=("loss", "update", "forward"))
 
 
-def _indented(cells: list[list[str]]) -> list[str]:
-    return [f"  {line}" for line in aligned(cells)]
+def _indented(cells: list[list[str]], *, width: int | None, less_wanted: Sequence[str]) -> list[str]:
+    """A table, and a line that says which columns were left out for the width."""
+    lines, hidden = fitting(cells, width=None if width is None else width - 2, less_wanted=less_wanted)
+    left_out = [f"Left out in {width} columns: {', '.join(hidden)}; --json has all"] if hidden else []
+    return [f"  {line}" for line in (*lines, *left_out)]
 
 
 def _sizes(sized: Iterable[tuple[str, int]]) -> str:

@@ -19,7 +19,7 @@ from planner.errors import InfeasibleBudget, OutputError, PlanFileError, Planner
 from planner.files import read_versioned, write_whole
 from planner.problem import Asked, Request, flat, nested
 from planner.report import Figures
-from planner.text import aligned, printable, shortened
+from planner.text import fitting, printable, shortened
 from planner.units import counted, format_bytes
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ CSV_COLUMNS: Final = (
 
 #: What a point has where a plan fits, and only there.
 _FOUND: Final = ("peak_bytes", "arena_bytes", "cost", "overhead", "recomputed_ops", "extra_runs", "gap")
+#: Overheads in %, of each of which the verdict names the least memory.
+_CHEAP: Final = (1.0, 5.0, 15.0)
 PointStatus = Literal["fits", "infeasible", "not reached"]
 
 
@@ -222,7 +224,31 @@ class Curve(Asked, msgspec.Struct, frozen=True, dict=True):
         return text.getvalue()
 
     def __str__(self) -> str:
-        return "\n".join(map(printable, [*self._head(), *self._table(), *self._notes()]))
+        return self.as_text(None)
+
+    def as_text(self, width: int | None) -> str:
+        """The answer in a sentence, then a table of all points.
+
+        Args:
+            width: characters of a line at most; columns are left out for it, and a line says which. None: all columns.
+        """
+        table, hidden = self._table(width)
+        left_out = [f"  Left out in {width} columns: {', '.join(hidden)}; --json has all"] if hidden else []
+        return "\n".join(map(printable, [self.verdict, *self._head(), *table, *left_out, *self._notes()]))
+
+    @property
+    def verdict(self) -> str:
+        """The least memory for no, little and some recomputation, in one sentence."""
+        front = [(point.arena_bytes, point.overhead) for point in self.front]
+        if not front:
+            return "No budget fits any plan found"
+        cheapest = [
+            next(((a, o) for a, o in front if a is not None and 100 * (o or 0) <= most), None) for most in _CHEAP
+        ]
+        told = dict.fromkeys(pair for pair in (*cheapest, front[0]) if pair is not None and pair[1])
+        plans = [f"{format_bytes(arena or 0)} for {100 * (o or 0):+.2f} %" for arena, o in sorted(told, reverse=True)]
+        whole = f"{format_bytes(self.keep_all.arena_bytes)} without recomputation"
+        return f"{', '.join([whole, *plans])}; no plan below {format_bytes(self.least_budget)}"
 
     def __repr__(self) -> str:
         found = f"{counted(len(self.points), 'point')} by {shortened(', '.join(self.strategies), 60)}"
@@ -246,37 +272,42 @@ class Curve(Asked, msgspec.Struct, frozen=True, dict=True):
         kept = f" · reserve {format_bytes(reserve)}" if reserve else ""
         return [
             f"Curve  {self.graph} · {self.ops:,} ops · {packed} · scope {scope}{kept}",
-            f"  no recomputation: peak {format_bytes(base.peak_bytes)}, arena {format_bytes(base.arena_bytes)};"
+            f"  No recomputation: peak {format_bytes(base.peak_bytes)}, memory {format_bytes(base.arena_bytes)};"
             f" no plan's peak is below {format_bytes(self.peak_lower_bound)}",
         ]
 
-    def _table(self) -> list[str]:
+    def _table(self, width: int | None) -> tuple[list[str], tuple[str, ...]]:
+        """Lines, and the columns that were left out. Budgets that a strategy misses for one reason share a line."""
         front = self.front
-        rows = [["strategy", "budget", "peak", "arena", "of baseline", "overhead", "at least", "recomputed", ""]]
-        notes = [""]
+        rows = [["strategy", "budget", "peak", "memory", "of all", "overhead", "at least", "recomputed", ""]]
+        missed: list[tuple[str, str, str]] = []
         for p in self.points:
-            rows.append([p.strategy, format_bytes(p.budget)])
             if p.peak_bytes is None or p.arena_bytes is None or p.overhead is None:
-                notes.append(f"  {self._why_not(p)}")
+                missed.append((p.strategy, self._why_not(p), format_bytes(p.budget)))
                 continue
+            rows.append([p.strategy, format_bytes(p.budget)])
             share = f"{100 * p.arena_bytes / self.keep_all.arena_bytes:.1f} %" if self.keep_all.arena_bytes else ""
             costs = [f"{100 * overhead:+.2f} %" for overhead in (p.overhead, self.overhead_lower_bound(p))]
             mark = "*" if any(p is other for other in front) else ""
             rows[-1] += [format_bytes(p.peak_bytes), format_bytes(p.arena_bytes), share, *costs]
             rows[-1] += [f"{p.recomputed_ops:,}", mark]
-            notes.append("")
-        return [f"  {line}{note}" for line, note in zip(aligned(rows), notes, strict=True)]
+        inner = None if width is None else width - 2
+        lines, hidden = fitting(rows, width=inner, less_wanted=("of all", "peak", "recomputed", "at least"))
+        lines = lines if len(rows) > 1 else []
+        for (strategy, why), group in groupby(missed, key=lambda miss: miss[:2]):
+            budgets = [budget for _, _, budget in group]
+            span = budgets[0] if len(budgets) == 1 else f"{budgets[0]} to {budgets[-1]}"
+            lines.append(f"{strategy} at {span} {why}")
+        return [f"  {line}" for line in lines], hidden
 
     def _why_not(self, point: Point) -> str:
         if point.status == "not reached":
             return "not reached"
-        least = (
-            "" if point.minimum is None else f"; least that works {format_bytes(point.minimum)} ({point.minimum} bytes)"
-        )
+        least = "" if point.minimum is None else f"; least that works {format_bytes(point.minimum)}"
         return f"does not fit{', nor can any plan' if point.cost_lower_bound is None else ''}{least}"
 
     def _notes(self) -> list[str]:
-        notes = ["* on the Pareto front of arena and cost"] if self.front else []
+        notes = ["* on the Pareto front of memory and cost"] if self.front else []
         fits = [point for point in self.best if point.gap is not None]
         if fits:
             widest = max(fits, key=_gap)
@@ -309,7 +340,7 @@ def _proven(widest: Point) -> str:
     if not widest.gap:
         return "the cheapest plans of this curve are proven to be the cheapest there are"
     return (
-        f"the cheapest plans of this curve are at most {100 * widest.gap:.2f} points above it"
+        f"the cheapest plans of this curve are at most {100 * widest.gap:.2f} percentage points above it"
         f" ({format_bytes(widest.budget)})"
     )
 
