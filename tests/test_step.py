@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import networkx as nx
@@ -83,6 +84,16 @@ def test_no_floor_lies_above_the_least_plan_of_any_graph(graph: nx.DiGraph) -> N
         return
     least = planner.optimize(program, allocator=None, effort=0.1).report.plan.peak_bytes
     assert estimate(program).floor_bytes <= least
+
+
+def test_no_floor_lies_above_the_least_plan_of_zoo_models_and_real_files(shared: Path) -> None:
+    pytest.importorskip("onnx")
+    light = shared / "data/graphs/onnx_light"
+    graphs = [*(build() for build in MODELS.values()), planner.from_onnx(light / "light_squeezenet.onnx")]
+    for step in (None, TrainingStep("adam", update="multi-tensor"), TrainingStep("adam", update="inside-backward")):
+        for graph in graphs:
+            least = planner.optimize(graph, step=step, allocator=None, strategy="recursive").report.plan.peak_bytes
+            assert estimate(graph, step=step).floor_bytes <= least
 
 
 def test_s2_the_multi_tensor_update_waits_for_every_gradient() -> None:
