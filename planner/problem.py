@@ -67,7 +67,8 @@ class Stop:
 
     def earlier(self, part: float) -> Stop:
         """A stop that hears Ctrl-C as this one does, and whose deadline comes after a part of the seconds left."""
-        other = Stop(None if self.deadline is None else time.monotonic() + part * self.seconds_left)
+        now = time.monotonic()
+        other = Stop(None if self.deadline is None else now + part * (self.deadline - now))
         other._heard, other.told = self._heard, self.told
         return other
 

@@ -819,7 +819,7 @@ def test_a_curve_obeys_the_rules_at_every_point_in_one_process_or_two() -> None:
 
 def test_progress_hears_of_each_plan_judged_and_ends_with_the_best() -> None:
     heard: list[Status] = []
-    graph = zoo.chain(32, reads=("in",))
+    graph = zoo.chain(64, reads=("in",))  # of few ops the least that works is looked for too
     plan = optimize(graph, "50%", strategy="chen-budget", allocator=None, progress=heard.append)
     assert [status.plans_judged for status in heard] == list(range(1, len(heard) + 1))
     assert {status.strategy for status in heard} == {"chen-budget"}
