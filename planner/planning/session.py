@@ -43,10 +43,7 @@ from planner.simulator import simulate as judge
 from planner.text import shown
 from planner.units import format_bytes
 
-#: Near the least that works, its plan may be cheaper than the one found: it is looked for where the budget is so many
-#: times the largest working set at most and the overhead found is at least so high; of few ops in any case.
-TIGHT: Final = 3.0
-DEAR: Final = 0.25
+#: Of so few ops the plan of least arena is looked for in any case: near it, it may be the cheaper one.
 SMALL_OPS: Final = 100
 #: Where an arena misses the budget, the next search asks for less by these parts of what is missing.
 _SHARES: Final = (0.25, 1.0, 1.0, 1.0)
@@ -269,10 +266,7 @@ class Session:
         if not fit:
             return True
         best = min(fit, key=lambda each: each.trace.cost)
-        dear = best.trace.cost > (1 + DEAR) * self.keep_all.trace.cost
-        tight = allowed is not None and allowed <= TIGHT * peak_lower_bound(self.graph, self.memory).nbytes
-        doubtful = len(self.graph.ops) <= SMALL_OPS or (dear and tight)
-        return doubtful and not best.proposal.cut_short and not self._is_best(best)
+        return len(self.graph.ops) <= SMALL_OPS and not best.proposal.cut_short and not self._is_best(best)
 
     def _given(self, allowed: int | None) -> list[Candidate]:
         """The plans to begin from that fit, as they are."""
