@@ -40,6 +40,17 @@ def shown(value: Any, most: int = 200) -> str:
     return shortened(printable(" ".join(repr(value).split())), most)
 
 
+def nearest(word: str, words: Sequence[str]) -> list[str]:
+    """The words, two at most, that the writer of a word that is none of them may have meant, the nearest first.
+
+    >>> nearest("adamm", ["sgd", "adam"])
+    ['adam']
+    """
+    from difflib import get_close_matches
+
+    return get_close_matches(word, words, n=2, cutoff=0.5)
+
+
 def as_int(value: Any) -> int | None:
     """The plain int of Python's or NumPy's, or None: no bool, no float, no text.
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from difflib import get_close_matches
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, Optional
 
 import msgspec
 
 from planner.dtypes import DTYPE_ALIASES, DTYPE_BYTES, is_float
 from planner.errors import PlannerError
-from planner.text import as_int, shown
+from planner.text import as_int, nearest, shown
 
 Gradients = Literal["released", "zeroed"]
 Update = Literal["per-tensor", "multi-tensor", "fused", "inside-backward"]
@@ -71,8 +70,8 @@ class TrainingStep(msgspec.Struct, frozen=True):
         self._word("optimizer", (*OPTIMIZERS, "none"))
         self._word("update", UPDATES)
         self._word("gradients", ("released", "zeroed"), optional=False)
-        self._word("gradient_dtype", [name for name in DTYPE_BYTES if is_float(name)], aliases=DTYPE_ALIASES)
-        self._word("state_dtype", list(DTYPE_BYTES), aliases=DTYPE_ALIASES)
+        self._word("gradient_dtype", [name for name in DTYPE_BYTES if is_float(name)])
+        self._word("state_dtype", list(DTYPE_BYTES))
         count = as_int(self.micro_batches)
         if count is None or count < 1:
             raise PlannerError(f"micro_batches {shown(self.micro_batches)} is not a number >= 1")
@@ -90,16 +89,14 @@ class TrainingStep(msgspec.Struct, frozen=True):
         if self.optimizer == "none" and (self.update or self.master_weights or self.state_dtype):
             raise PlannerError("optimizer 'none' updates nothing: leave update, master_weights and state_dtype out")
 
-    def _word(
-        self, name: str, known: Any, *, aliases: Mapping[str, str] = DTYPE_ALIASES, optional: bool = True
-    ) -> None:
+    def _word(self, name: str, known: Sequence[str], *, optional: bool = True) -> None:
         given = getattr(self, name)
         if given is None and optional:
             return
         word = given.strip().lower() if isinstance(given, str) else ""
-        word = aliases.get(word, word) if name.endswith("dtype") else word
+        word = DTYPE_ALIASES.get(word, word) if name.endswith("dtype") else word
         if word not in known:
-            near = get_close_matches(word, known, n=2, cutoff=0.5)
+            near = nearest(word, known)
             instead = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
             raise PlannerError(f"unknown {name} {shown(given)}{instead} (known: {', '.join(known)})")
         msgspec.structs.force_setattr(self, name, word)

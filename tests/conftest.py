@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for what, words in (("shared files", (ABSENT,)), ("PyTorch's extras", (extras.ABSENT, extras.NOT_IMPORTED))):
         count = sum(any(word in reason for word in words) for reason in reasons)
         terminalreporter.write_line(f"{count} tests skipped because {what} were absent")
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """PyTorch on one thread, from a seed: bits are compared."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(before)

@@ -21,15 +21,7 @@ from planner.torch import Planned, apply, checkpoint, track  # noqa: E402
 from tests.training import Trial  # noqa: E402
 
 ACTIVATIONS = MemoryModel(scope="activations")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def planned(model: Any, inputs: Any, budget: Any = None, **options: Any) -> Planned:

@@ -18,15 +18,7 @@ from planner.torch import checkpoint, track, train_step, verify  # noqa: E402
 from planner.torch.slices import Box  # noqa: E402
 
 ACTIVATIONS = MemoryModel(scope="activations")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def net(dropout: float = 0.1) -> Any:

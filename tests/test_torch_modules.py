@@ -18,6 +18,7 @@ nn, F = torch.nn, torch.nn.functional
 from planner.torch import checkpoint, track  # noqa: E402
 
 ACTIVATIONS = MemoryModel(scope="activations")
+pytestmark = pytest.mark.usefixtures("one_thread")
 X = torch.randn
 
 
@@ -146,15 +147,6 @@ MODULES: dict[str, tuple[Callable[[], Any], Callable[[], tuple[Any, ...]]]] = {
                                        lambda: (X(4, 8, requires_grad=True),)),
     "two results": (lambda: Does(lambda m, x: (m.a(x), m.b(x)), a=fc(), b=fc()), rows),
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    yield
-    torch.set_num_threads(before)
 
 
 def left_by(call: Any, model: Any, inputs: tuple[Any, ...]) -> tuple[list[Any], int]:

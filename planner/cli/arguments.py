@@ -74,8 +74,6 @@ def _read(text: str, given: dict[str, Any], settings: dict[str, str], *, trained
     named = find(text)
     if named is not None:
         chosen = _chosen(named.name, given.pop("dims", {}), settings)
-        if given.get("training") == "forward" and "training" not in named.model.options:
-            del given["training"]  # the model is a whole step, which the verb rewrites
         for option in named.model.required:
             if option not in given:
                 raise click.UsageError(f"{text} needs --{option}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import click
@@ -11,6 +10,7 @@ from click import option
 from click.shell_completion import CompletionItem
 
 from planner.names import ALLOCATORS
+from planner.text import nearest
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -29,7 +29,7 @@ class Word(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         word = str(value).lower()
         if word not in self.words:
-            near = get_close_matches(word, self.words, n=2, cutoff=0.5)
+            near = nearest(word, self.words)
             instead = f"did you mean {' or '.join(near)}? " if near else ""
             self.fail(f"{value!r} is unknown; {instead}There are {', '.join(self.words)}.", param, ctx)
         return word

@@ -46,7 +46,7 @@ from planner.units import format_bytes
 #: Of so few ops the plan of least arena is looked for in any case: near it, it may be the cheaper one.
 SMALL_OPS: Final = 100
 #: Where an arena misses the budget, the next search asks for less by these parts of what is missing.
-_SHARES: Final = (0.25, 1.0, 1.0, 1.0)
+_SHARES: Final = (0.25, 1.0, 1.0, 1.0, 1.0)
 
 
 class Candidate:
@@ -229,9 +229,7 @@ class Session:
             problem = msgspec.structs.replace(self.problem, effort=effort)
             reached = [self.base, *self._given(allowed)]
             # Where time is limited, some of it is left for the plan of least arena.
-            early = (
-                problem if problem.deadline is None else msgspec.structs.replace(problem, stop=self.stop.earlier(0.7))
-            )
+            early = msgspec.structs.replace(problem, stop=self.stop.earlier(0.7))
             try:
                 for candidate in self.attempts(early, allowed):
                     reached.append(candidate)
@@ -305,7 +303,7 @@ class Session:
             TimeLimit: time ran out, or Ctrl-C came, before an arena fits.
         """
         target = allowed or 0
-        for share in (*_SHARES, 1.0):
+        for share in _SHARES:
             if target < 1 or allowed is None:
                 return
             try:

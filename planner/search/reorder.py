@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple, final
 
 import msgspec
@@ -29,9 +30,16 @@ class Reordered(NamedTuple):
 
 def reordered(problem: Problem) -> Reordered | None:
     """The order of least peak; None where none goes below the program's own, or the order is pinned."""
-    evaluator = evaluator_of(problem.graph, problem.memory)
+    if problem.order == "pinned":
+        return None
+    return _least_order(problem.graph, evaluator_of(problem.graph, problem.memory))
+
+
+@lru_cache(maxsize=4)
+def _least_order(graph: Graph, evaluator: Evaluator) -> Reordered | None:
+    """`reordered` of a graph; the last few are kept, as every search of a call asks for it."""
     once = evaluator.evaluate(evaluator.keep_all)
-    if problem.order == "pinned" or once is None:
+    if once is None:
         return None
     least, best = once[0], None
     for rows in _orders(evaluator):
@@ -40,10 +48,10 @@ def reordered(problem: Problem) -> Reordered | None:
             least, best = outcome[0], rows
     if best is None:
         return None
-    residents = [op for op in problem.graph.ops if op.resident]
+    residents = [op for op in graph.ops if op.resident]
     names = evaluator.encoded.op_names
-    ordered = [problem.graph.op_named[names[row]] for row in best.tolist()]
-    return Reordered(Graph([*residents, *ordered], name=problem.graph.name), least)
+    ordered = [graph.op_named[names[row]] for row in best.tolist()]
+    return Reordered(Graph([*residents, *ordered], name=graph.name), least)
 
 
 def _orders(evaluator: Evaluator) -> Iterator[Ints]:

@@ -115,7 +115,7 @@ def opened(graph: GraphLike, **options: Any) -> nx.DiGraph | Graph:
             raise GraphError(f"no file {graph!r}, and no zoo model of that name; {hint(graph)}")
         return read_graph(graph, **options)
     if options.get("training") == "forward" and "training" not in named.model.options:
-        del options["training"]  # the model is a whole step
+        del options["training"]  # the model is a whole step, which the verb rewrites
     if "batch" not in named.model.required or options.get("batch") is not None:
         return build(str(graph), **options)
     found = build(str(graph), **{**options, "batch": 1})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, Literal, get_args
 
+from planner.dtypes import DTYPE_ALIASES
 from planner.errors import GraphError
 from planner.lowering.assembly import Value
 from planner.lowering.operators.lookup import TensorType
@@ -17,10 +18,7 @@ Activation = Literal["gelu", "gelu_new"]
 Attention = Callable[[Layers, str, list[Value]], Value]
 #: From a value, under a name, to its activation.
 Activate = Callable[[Layers, str, Value], Value]
-_SHORT: Final[Mapping[str, DType]] = {
-    "fp32": "float32", "float": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16",
-}  # fmt: skip
-_DTYPES: Final[Mapping[str, DType]] = {**{dtype: dtype for dtype in get_args(DType)}, **_SHORT}
+_DTYPES: Final[Mapping[str, DType]] = {dtype: dtype for dtype in get_args(DType)}
 # The backward of fused attention reads q, k, v, the generator's state, the output and its log-sum-exp.
 _FUSED_WITH_DROPOUT: Final = (("in", 0), ("in", 1), ("in", 2), ("in", 3), ("out", 0), ("out", 1))
 
@@ -43,7 +41,8 @@ def dtype_named(model: str, dtype: str) -> DType:
     >>> dtype_named("gpt", "BF16")
     'bfloat16'
     """
-    found = _DTYPES.get(dtype.lower()) if isinstance(dtype, str) else None
+    word = dtype.lower() if isinstance(dtype, str) else ""
+    found = _DTYPES.get(DTYPE_ALIASES.get(word, word))
     if found is None:
         raise GraphError(f"{model}: unknown dtype {dtype!r}; known: {', '.join(get_args(DType))}")
     return found
