@@ -81,6 +81,14 @@ def test_a_plan_is_no_dearer_than_a_start_that_fits() -> None:
     assert weak.report.plan.cost <= good.report.plan.cost
 
 
+def test_a_start_that_breaks_the_policy_is_no_answer() -> None:
+    graph = zoo.chain(12)
+    free = planner.optimize(graph, "70%")
+    again = sorted(free.verify().recomputed)[0]
+    held = planner.optimize(graph, "70%", save=f"name:{again}", starts=[free])
+    assert again not in held.verify().recomputed
+
+
 @given(graph=digraphs(), part=st.floats(0.1, 0.9))
 def test_what_an_error_says_works_works_at_no_higher_cost(graph: nx.DiGraph, part: float) -> None:
     program = planner.lower(graph)

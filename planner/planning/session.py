@@ -267,9 +267,21 @@ class Session:
         return len(self.graph.ops) <= SMALL_OPS and not best.proposal.cut_short and not self._is_best(best)
 
     def _given(self, allowed: int | None) -> list[Candidate]:
-        """The plans to begin from that fit, as they are."""
-        fit = [self.judged(Proposal(start), capacity_bytes=allowed) for start in self.starts]
+        """The plans to begin from that fit and obey, as they are."""
+        obey = [start for start in self.starts if self._obeys(start)]
+        fit = [self.judged(Proposal(start), capacity_bytes=allowed) for start in obey]
         return [each for each in fit if allowed is None or each.arena_bytes <= allowed]
+
+    def _obeys(self, schedule: Schedule) -> bool:
+        """True if a plan keeps to a pinned order and to the user's policy."""
+        if self.request.order == "pinned" and out_of_order(self.graph, schedule) is not None:
+            return False
+        try:
+            if self.policy is not None:
+                self.policy.check(schedule)
+        except VerificationError:
+            return False
+        return True
 
     def _rank(self, candidate: Candidate, allowed: int | None) -> tuple[float, ...]:
         """What is best: what fits first, then the cheapest; without a budget the least arena."""
