@@ -6,8 +6,8 @@ import click
 from click import option
 
 from planner.cli.console import check_output, print_bytes, print_json, print_lines, shown
-from planner.cli.options import FORCE, JSON, Word, options_of
-from planner.cli.progress import spinner
+from planner.cli.options import FORCE, JSON, PLAN_ARGUMENT, Word, options_of
+from planner.cli.progress import phase
 
 _REPORT = (
     option("-o", "--output", metavar="FILE", required=True, help="Write .html, .svg, .png or .pdf."),
@@ -27,7 +27,7 @@ _EXPORT = (
 
 
 @click.command(epilog="Example: planner report plan.json -o plan.html")
-@click.argument("plan")
+@PLAN_ARGUMENT
 @options_of(_REPORT, FORCE, JSON)
 def report(plan: str, output: str, figure: str, explained: int, curve: str | None, force: bool, as_json: bool) -> None:
     """Draw a plan: a page to search and click on, or memory over time, the arena, what runs again."""
@@ -45,7 +45,7 @@ def report(plan: str, output: str, figure: str, explained: int, curve: str | Non
         from planner.planning.curve import load_curve
         from planner.views.page import page
 
-        with spinner("planning again with other decisions"):
+        with phase("planning again with other decisions"):
             largest = [value for value, _, _ in loaded.report.live_at_peak[:explained]]
             said = {value: loaded.explain(value).lines for value in largest}
         content = page(loaded, curve=None if curve is None else load_curve(curve), explained=said)
@@ -56,7 +56,7 @@ def report(plan: str, output: str, figure: str, explained: int, curve: str | Non
 
 
 @click.command(epilog="Example: planner export plan.json --to perfetto -o plan.trace.json")
-@click.argument("plan")
+@PLAN_ARGUMENT
 @options_of(_EXPORT, FORCE, JSON)
 def export(plan: str, form: str, output: str, force: bool, as_json: bool) -> None:
     """Write a plan for other tools: a CSV table, a Chrome trace, or a snapshot for PyTorch's memory viewer."""
