@@ -13,7 +13,7 @@ from planner.names import STRATEGIES
 from planner.problem import LEAST_PEAK, Asked, Request, flat
 from planner.schedule import Compute, Schedule
 from planner.simulator import Trace
-from planner.text import aligned, printable, shortened
+from planner.text import aligned, folded, printable, shortened
 from planner.units import counted, format_bytes
 
 #: What can be proven of a plan.
@@ -245,7 +245,10 @@ class Report(Asked, msgspec.Struct, frozen=True):
     def _notes(self) -> list[str]:
         plan, base = self.plan, self.keep_all
         notes = []
-        notes.append(f"Lower bounds: {self._bounds()}")
+        notes.append(f"Lower bound on memory: no plan's peak is below {format_bytes(self.peak_lower_bound)}")
+        if self.budget is not None:
+            least = f"no plan{self._of_which()} costs less than {1 + self.overhead - self.gap:.3f}x"
+            notes.append(f"Lower bound on cost: within this budget {least}")
         if self.allocator is not None:
             notes.append(self._packing())
         if self.extra_runs:
@@ -262,7 +265,7 @@ class Report(Asked, msgspec.Struct, frozen=True):
             notes.append(f"Not proven optimal: no plan{self._of_which()} goes below {below}")
         else:
             best = f"the best possible{self._of_which()}{self._who_says()}"
-            notes.append(f"Not proven optimal: at most {100 * self.gap:.2f} percentage points of cost above {best}")
+            notes.append(f"Not proven optimal: at most {100 * self.gap:.2f} % of a step's cost above {best}")
         if self.cut_short:
             notes.append("Cut short by the time limit or Ctrl-C: more time may find a better plan")
         if self.peak_op is not None:
@@ -270,27 +273,20 @@ class Report(Asked, msgspec.Struct, frozen=True):
             where = {"update": " (optimizer step)", "loss": " (loss)"}.get(self.peak_phase or "", "")
             notes.append(
                 f"Peak at step {self.peak_step + 1} of {self.steps}, op {self.peak_op}{where}:"
-                f" weights and inputs {format_bytes(self.resident_bytes)}, live {format_bytes(live)},"
+                f" weights and inputs {format_bytes(self.resident_bytes)}, activations and gradients"
+                f" {format_bytes(live)},"
                 f" workspace {format_bytes(self.workspace_bytes)}"
             )
             notes.append(f"Memory {sparkline(self.profile_bytes)}")
         if self.live_at_peak:
-            width = max(len(value) for value, _, _ in self.live_at_peak)
-            notes.append("Largest live at the peak")
+            rows = folded((value, (nbytes, fate)) for value, nbytes, fate in self.live_at_peak)
+            width = max(len(value) for value, _, _ in rows)
+            notes.append("Largest at the peak")
             notes.extend(
-                f"  {value.ljust(width)}  {format_bytes(nbytes):>11}  {fate}"
-                for value, nbytes, fate in self.live_at_peak
+                f"  {value.ljust(width)}  {format_bytes(nbytes):>11}  {fate}{f'  x {count}' if count > 1 else ''}"
+                for value, count, (nbytes, fate) in rows
             )
         return [f"  {note}" for note in notes]
-
-    def _bounds(self) -> str:
-        """What is proven of any plan's peak; and of the cost of those that fit this budget."""
-        peak = f"no plan's peak is below {format_bytes(self.peak_lower_bound)}"
-        if self.budget is None:
-            return peak
-        return (
-            f"{peak}; within this budget no plan{self._of_which()} costs less than {1 + self.overhead - self.gap:.3f}x"
-        )
 
     def _of_which(self) -> str:
         """Which plans a bound is about, where it may not be all."""
@@ -301,14 +297,16 @@ class Report(Asked, msgspec.Struct, frozen=True):
         return "" if self.strategy in STRATEGIES else f", or so {self.strategy!r} says"
 
     def _packing(self) -> str:
-        """What is known of the arena of this schedule."""
+        """What the placement of the buffers loses."""
         arena, peak = self.plan.arena_bytes, self.plan.peak_bytes
         if arena <= peak:
-            return "Packed into no more than the peak: no packing is smaller"
-        above = f"Packed into {format_bytes(arena - peak)} ({100 * (arena - peak) / max(peak, 1):.2g} %) above the peak"
+            return "Fragmentation: none, the buffers take no more than the peak"
+        lost = f"Fragmentation: {format_bytes(arena - peak)} ({100 * (arena - peak) / max(peak, 1):.2g} % of the peak)"
         if arena <= self.arena_lower_bound:
-            return f"{above}; proven: no packing of this schedule is smaller"
-        return f"{above}; no packing of this schedule goes below {format_bytes(max(peak, self.arena_lower_bound))}"
+            return f"{lost}; proven: no placement of these buffers takes less"
+        return (
+            f"{lost}; no placement of these buffers takes less than {format_bytes(max(peak, self.arena_lower_bound))}"
+        )
 
 
 def proven(report: Report, *, cost_lower_bound: float, peak_lower_bound: int) -> bool:

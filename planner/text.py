@@ -5,14 +5,17 @@ from __future__ import annotations
 import operator
 import re
 import textwrap
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, TypeVar
 
 from planner.errors import GraphError
 
 _MOST_BYTES: Final = 2**62
 _MOST_COUNTED: Final = 10**7
 _GAP: Final = re.compile(" {2,}")
+_NUMBERS: Final = re.compile(r"([0-9]{1,9})")
+
+Shared = TypeVar("Shared")
 
 
 def printable(text: str) -> str:
@@ -119,6 +122,63 @@ def fitting(
         if width is None or max(map(len, lines), default=0) <= width:
             break
     return lines, tuple(dropped)
+
+
+def folded(rows: Iterable[tuple[str, Shared]], *, least: int = 3) -> list[tuple[str, int, Shared]]:
+    """Neighbours that share all but one number of their name, which counts on by one, as one row.
+
+    Args:
+        rows: (name, what neighbours must share).
+        least: so many become one row; fewer stay.
+    Returns:
+        (name, how many, what they share).
+
+    >>> folded([("h0.mlp", 4), ("h1.mlp", 4), ("h2.mlp", 4), ("head", 4)])
+    [('h0-h2.mlp', 3, 4), ('head', 1, 4)]
+    """
+    runs: list[list[tuple[str, Shared]]] = []
+    for name, shared in rows:
+        run = runs[-1] if runs else []
+        if run and run[-1][1] == shared and _counts_on([one for one, _ in run], name):
+            run.append((name, shared))
+        else:
+            runs.append([(name, shared)])
+    return [
+        row
+        for run in runs
+        for row in (
+            [(_range_of(run[0][0], run[-1][0]), len(run), run[0][1])]
+            if len(run) >= least
+            else [(name, 1, shared) for name, shared in run]
+        )
+    ]
+
+
+def counted_on(name: str) -> str | None:
+    """The name with its last number one higher; None where it has none.
+
+    >>> counted_on("h9.mlp"), counted_on("head")
+    ('h10.mlp', None)
+    """
+    parts = _NUMBERS.split(name)
+    return None if len(parts) < 3 else "".join([*parts[:-2], str(int(parts[-2]) + 1), parts[-1]])
+
+
+def _counts_on(names: Sequence[str], name: str) -> bool:
+    """True if a name is the next of some, by the number in which it differs from the last."""
+    before, after = _NUMBERS.split(names[-1]), _NUMBERS.split(name)
+    if len(before) != len(after):
+        return False
+    places = [k for k, (one, other) in enumerate(zip(before, after, strict=True)) if one != other]
+    if len(places) != 1 or places[0] % 2 == 0 or int(after[places[0]]) != int(before[places[0]]) + 1:
+        return False
+    return len(names) == 1 or _NUMBERS.split(names[0])[places[0]] != before[places[0]]
+
+
+def _range_of(first: str, last: str) -> str:
+    """The names from one to another: of the part in which they differ both, of all other parts one."""
+    pairs = zip(first.split("."), last.split("."), strict=True)
+    return ".".join(one if one == other else f"{one}-{other}" for one, other in pairs)
 
 
 def wrapped(line: str, width: int) -> list[str]:

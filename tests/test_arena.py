@@ -550,7 +550,7 @@ def test_verify_runs_a_plan_on_request_and_says_at_what_scale(run: Any) -> None:
     answer = run("verify", "plan.json", "--execute")
     assert answer.code == 0
     assert answer.out.splitlines()[1] == (
-        "ok: ran 19 computes in one arena of 56 bytes (at full size), every byte as in a run without a plan"
+        "ok: ran 19 ops in one arena of 56 B (at full size), every byte as in a run without a plan"
     )
     assert "(sizes / 4)" in run("verify", "plan.json", "--execute", "--scale", "4").out
     assert json.loads(run("verify", "plan.json", "--execute", "--json").out)["executed"]["scale"] == 1

@@ -16,6 +16,7 @@ from planner.errors import GraphError, InfeasibleBudget, UnitError
 from planner.footprint.estimate import estimate, largest_batch
 from planner.lowering.devices import DEVICES, device, find_device, roofline_seconds
 from planner.problem import Budget
+from planner.units import format_bytes
 
 GIB, MIB = 2**30, 2**20
 CARDS = {name: entry for name, entry in DEVICES.items() if name != "cpu"}
@@ -196,9 +197,8 @@ def test_a_verdict_says_what_is_left_and_barely_is_less_than_a_twentieth() -> No
     small = found.advice("t4")
     assert (small.device, small.reserve_bytes) == ("t4", 512 * MIB)
     assert small.spare_bytes == int(14.56 * GIB) - 512 * MIB - peak
-    assert str(small).startswith(
-        "Fits t4, 14.56 GiB (15633680957 bytes), 512.00 MiB of it reserved, with 14.06 GiB to spare:"
-    )
+    said = "in the backward phase, 14.06 GiB to spare; 512.00 MiB of t4's 14.56 GiB are reserved."
+    assert str(small) == f"Fits t4: {format_bytes(peak)} at the peak, {said}"
 
 
 def test_the_command_has_a_verdict_for_each_device_and_each_batch(run: Any) -> None:
@@ -210,7 +210,9 @@ def test_the_command_has_a_verdict_for_each_device_and_each_batch(run: Any) -> N
         ["fits", "a100"], ["yes", "yes"], ["barely", "yes"], ["no", "yes"]
     ]  # fmt: skip
     assert answer.code == 0
-    assert "Batch 256: Does not fit t4, 14.56 GiB" in answer.out
+    # 22,206,444,612 bytes, where 15,633,680,957 less 512 MiB are: 6.62 GiB too much
+    assert answer.out.startswith("Batch 256: Does not fit t4: 20.68 GiB at the peak, in the backward phase, 6.62 GiB")
+    assert answer.out.endswith("\nNext: planner optimize resnet:50 --batch 256 --budget T4\n")
     rows = json.loads(run(*words, "--json").out)["rows"]
     verdicts = [[advice["verdict"] for advice in row["verdicts"]] for row in rows]
     assert verdicts == [["fits", "fits"], ["barely", "fits"], ["does not fit", "fits"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import re
@@ -341,10 +342,12 @@ def test_rows_left_out_are_counted(run) -> None:
 
 def test_without_a_depth_modules_go_as_deep_as_the_limit_shows_whole(run) -> None:
     shallow, deep = run(*RESNET, "--limit", "10"), run(*RESNET, "--limit", "20")
-    assert [line.split()[0] for line in table(shallow)] == ["stem", "stage1", "stage2", "head", "loss", "barrier"]
+    assert [line.split()[0] for line in table(shallow)] == ["stem", "stage1", "stage2", "head", "loss"]
     assert [line.split()[0] for line in table(deep)][:5] == ["stem", "conv", "bn", "relu", "pool"]
     assert "Modules to depth 1 of 4; --depth 2 has 11 rows more" in shallow.out  # stem 4, stages 2 each, head 3
-    assert len(table(run(*RESNET, "--depth", "2", "--limit", "0"))) == 6 + 11
+    assert (
+        len(table(run(*RESNET, "--depth", "2", "--limit", "0"))) == 5 + 11
+    )  # without the barrier, which holds nothing
 
 
 def test_a_module_table_names_the_layers_whose_backward_reads(run) -> None:
@@ -428,3 +431,30 @@ def test_names_of_a_file_cannot_steer_the_terminal(run, tmp_path: Path) -> None:
         assert r"n\x1b[31mred\x9b2J\nfake line\u202e" in answer.out, command
         assert not [char for char in answer.out if char != "\n" and not char.isprintable()], command
         assert not [line for line in answer.out.splitlines() if line.startswith("fake line")], command
+
+
+def test_equal_neighbours_are_one_row_with_their_number(run) -> None:
+    sizes = [f"--option={size}" for size in ("tokens=8", "hidden=8", "heads=2", "vocabulary=11")]
+    lines = table(run("inspect", "gpt:6", "--batch", "1", "--depth", "1", *sizes))
+    # the last block is read by the head, and has one op less: the others hand their sum of gradients on
+    assert [re.split(r"  +", line.strip())[0] for line in lines] == ["embed", "h0-h4 x 5", "h5", "head", "loss"]
+    assert lines[1].endswith("  itself, the next")
+    assert lines[2].endswith("  itself, head")
+
+
+def test_rows_are_written_as_a_table_with_exact_bytes(run, tmp_path: Path) -> None:
+    assert run(*RESNET, "--by", "layer", "-o", "rows.csv", "-q").code == 0
+    rows = list(csv.DictReader((tmp_path / "rows.csv").open()))
+    found = found_in(zoo.resnet((2, 2), batch=2, image=64))
+    assert [row["name"] for row in rows] == [row.name for row in found.ops]
+    assert sum(int(row["saved_bytes"]) for row in rows) == found.total.saved_bytes
+    conv = next(row for row in rows if row["name"] == "stem.conv")
+    assert (conv["shape"], conv["op"]) == ("2x64x32x32", "Conv")
+    assert run(*RESNET, "--by", "layer", "-o", "-").out == (tmp_path / "rows.csv").read_text()
+    batches = run("estimate", "mlp:64-64", "--batch", "1,8", "--fits", "t4", "-o", "-").out
+    first, second = csv.DictReader(batches.splitlines())
+    assert [first["batch"], second["batch"], second["fits t4"]] == ["1", "8", "fits"]
+    parts = [int(value) for name, value in second.items() if name.endswith("_bytes") and value]
+    peak, needed, *components, bound = parts
+    assert peak == needed == sum(components) >= bound
+    assert "end the name with .csv" in run(*RESNET, "-o", "rows.xlsx").err

@@ -11,7 +11,7 @@ from typing import Any
 from planner.footprint.calibration import Calibration, Prediction
 from planner.footprint.measure import Measurement, Progress
 from planner.text import printable, shortened
-from planner.units import exactly, format_bytes
+from planner.units import format_bytes
 
 _METHODS = {
     "pss": "sum of PSS (a page shared by n processes counts 1/n in each)",
@@ -31,25 +31,26 @@ def as_lines(
     title = shortened(printable(shlex.join(found.command)), 60)
     ended = found.signal or f"exit code {found.exit_code}"
     how = _METHODS[found.method] if found.processes > 1 else "RSS"
+    took = f"{format_bytes(found.host_bytes)} of host memory at the peak"
     lines = [
-        f"{title} · {ended} · {found.seconds:.1f} s · {found.samples:,} samples",
-        f"  Host peak {exactly(found.host_bytes)} · {found.processes} process{'es' * (found.processes != 1)} at most",
-        f"    Samples {exactly(found.sampled_bytes)}, {how}",
+        f"{title} took {took}, and ended with {ended} after {found.seconds:.1f} s ({found.samples:,} samples)",
+        f"  Host peak {format_bytes(found.host_bytes)} in {found.processes} process{'es' * (found.processes != 1)}",
+        f"    Samples {format_bytes(found.sampled_bytes)}, {how}",
     ]
     if found.kernel_bytes is not None:
-        lines.append(f"    Kernel  {exactly(found.kernel_bytes)}, highest RSS of the largest process")
+        lines.append(f"    Kernel  {format_bytes(found.kernel_bytes)}, highest RSS of the largest process")
     for device in found.devices:
         by = f" · {device.processes} processes" if device.processes > 1 else ""
-        reserved = f"{exactly(device.reserved_bytes)} reserved{by}"
-        lines.append(f"  {device.device} peak {exactly(device.allocated_bytes)} allocated, {reserved}")
+        reserved = f"{format_bytes(device.reserved_bytes)} reserved{by}"
+        lines.append(f"  {device.device} peak {format_bytes(device.allocated_bytes)} allocated, {reserved}")
         lines.append(f"    {device.name}, by PyTorch's allocator: context and libraries are not in it")
     if not found.samples or not found.host_bytes:
         lines.append("  It ended before it could be sampled")
     if found.left_running:
         lines.append(f"  Processes left running: {found.left_running}")
     if predicted is not None:
-        arena = "" if predicted.arena_bytes is None else f", arena {exactly(predicted.arena_bytes)}"
-        lines.append(f"  Predicted peak {exactly(predicted.peak_bytes)}{arena} · {predicted.graph}")
+        arena = "" if predicted.arena_bytes is None else f", arena {format_bytes(predicted.arena_bytes)}"
+        lines.append(f"  Predicted peak {format_bytes(predicted.peak_bytes)}{arena} · {predicted.graph}")
     if predicted is not None and calibration is not None:
         above = " above the baseline" if calibration.baseline_bytes else ""
         lines.append(f"  Measured{above} / predicted: {calibration.ratio:.3f} · {calibration}")

@@ -9,10 +9,21 @@ import click
 
 from planner import errors
 from planner.cli.arguments import graph_of, memory_of, program_of, step_of
-from planner.cli.console import check_output, columns, print_answer, print_json, print_lines, printing, say, shown
-from planner.cli.help_text import Command, section
+from planner.cli.console import (
+    check_output,
+    columns,
+    loudness,
+    print_answer,
+    print_json,
+    print_lines,
+    printing,
+    say,
+    shown,
+)
+from planner.cli.help_text import Command, last_section, section
 from planner.cli.options import (
     FILE,
+    FORCE,
     GRAPH,
     GRAPH_ARGUMENT,
     GRAPH_HELP,
@@ -23,12 +34,15 @@ from planner.cli.options import (
     SIZE,
     STEP,
     options_of,
+    written,
 )
 from planner.cli.progress import phase
+from planner.cli.row_files import check_table, write_table
 
 if TYPE_CHECKING:
     import networkx as nx
 
+    from planner.footprint.modules import Row
     from planner.graph import Graph
 
 _option = section("Options")
@@ -44,6 +58,8 @@ _ESTIMATE = (
     _option("--calibration", type=FILE, metavar="FILE",
             help="Go by memory as `planner measure -o FILE` found it: baseline + ratio x peak."),
     _option("--rule", type=click.Choice(["cs231n"]), help="Show this rule of thumb beside the simulation."),
+    last_section("-o", "--output", type=FILE, metavar="FILE", help="Write a line a batch, as .csv; - prints it alone."),
+    FORCE,
 )  # fmt: skip
 _INSPECT = (
     _option("--by", type=click.Choice(["module", "op", "layer"]), default="module",
@@ -56,6 +72,9 @@ _INSPECT = (
             help="Largest first. [op types by bytes]"),
     _option("--top", type=click.IntRange(min=0), default=10, show_default=True,
             help="List this many of the largest storages."),
+    last_section("-o", "--output", type=FILE, metavar="FILE",
+                 help="Write a line for each row of --by, as .csv; - prints them alone."),
+    FORCE,
 )  # fmt: skip
 
 
@@ -69,7 +88,16 @@ _INSPECT = (
 )
 @GRAPH_ARGUMENT
 @options_of(_ESTIMATE, STEP, GRAPH[1:], MEMORY, JSON)
-def estimate(graph: str, batches: str, fits: str | None, largest_batch: bool, as_json: bool, **options: Any) -> None:
+def estimate(
+    graph: str,
+    batches: str,
+    fits: str | None,
+    largest_batch: bool,
+    output: str | None,
+    force: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Simulate a training step: bytes by component and phase, and whether they fit."""
     overhead = options["overhead"]
     devices = [] if fits is None else [device.strip() for device in fits.split(",")]
@@ -77,6 +105,7 @@ def estimate(graph: str, batches: str, fits: str | None, largest_batch: bool, as
         raise click.UsageError("--largest-batch needs --fits SIZE, and --overhead needs --largest-batch")
     if largest_batch and len(devices) > 1:
         raise click.UsageError(f"--largest-batch is for one device: write --fits {devices[0]}")
+    check_table(output, force=force, as_json=as_json)
     from planner.footprint import estimate as footprint
     from planner.footprint.calibration import load_calibration
 
@@ -106,16 +135,25 @@ def estimate(graph: str, batches: str, fits: str | None, largest_batch: bool, as
         with phase("simulating the step"):
             found = footprint.estimate(_with_batch(graph, given, batch), rule=options["rule"], **named)
         rows.append((batch, found, tuple(map(found.advice, devices))))
-    from planner.footprint.printed import as_lines, as_object
+    from planner.footprint.printed import as_lines, as_object, as_records
 
-    if as_json:
+    saved = write_table(output, as_records(rows, devices=devices))
+    if output == "-":
+        pass
+    elif as_json:
         listed = [as_object(*row) for row in rows]
         print_json("planner-estimate", {"rows": listed, "overhead": overhead, **most})
     else:
-        print_answer(*as_lines(rows, devices=devices, most=most, overhead=overhead, width=columns()))
+        lines = as_lines(rows, devices=devices, most=most, overhead=overhead, width=columns())
+        tight = [
+            (batch, each) for batch, _, said in rows for each in zip(devices, said, strict=True) if not each[1].fits
+        ]
+        planned = [_next(graph, batch, device) for batch, (device, said) in tight if said.recompute_helps]
+        print_answer(*lines, *saved, *planned[:1])
     if devices and not any(advice.fits for _, _, verdicts in rows for advice in verdicts):
         least = min(found.needed_bytes for _, found, _ in rows)
-        say(f"no row fits {fits}; the least that works without a plan, in bytes:\n{least}", last_line=True)
+        what = "no batch fits" if len(rows) > 1 else "the step does not fit"
+        say(f"{what} {fits}; the least that works without a plan, in bytes:\n{least}", last_line=True)
         raise click.exceptions.Exit(4)
 
 
@@ -127,11 +165,21 @@ def estimate(graph: str, batches: str, fits: str | None, largest_batch: bool, as
 @GRAPH_ARGUMENT
 @options_of(_INSPECT, GRAPH, STEP, MEMORY, JSON)
 def inspect(
-    graph: str, by: str, depth: int | None, limit: int, sort: str | None, top: int, as_json: bool, **options: Any
+    graph: str,
+    by: str,
+    depth: int | None,
+    limit: int,
+    sort: str | None,
+    top: int,
+    output: str | None,
+    force: bool,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Show what each module or op holds, and what its backward pass keeps alive."""
     if depth is not None and by != "module":
         raise click.UsageError(f"--depth is for --by module; --by {by} has no tree")
+    check_table(output, force=force, as_json=as_json)
     memory = memory_of(options)
     with phase("reading the graph"):
         source: dict[str, Any] = {}
@@ -140,14 +188,22 @@ def inspect(
         from planner.footprint.modules import break_down
 
         inventory, found = take_inventory(program, memory, top=top, source=source), break_down(program)
-    if as_json:
+    rows = {"module": found.modules, "op": found.operators, "layer": found.ops}[by]
+    saved = write_table(output, [_record(row) for row in rows])
+    if output == "-":
+        pass
+    elif as_json:
         print_json("planner-inventory", {"inventory": inventory, "breakdown": found})
     else:
-        from planner.cli.tables import print_breakdown, print_inventory
+        from planner.cli.tables import inventory_verdict, print_breakdown, print_inventory
 
+        print_answer(inventory_verdict(inventory))
+        if loudness() < 0:
+            return
         with printing():
             print_breakdown(found, by=by, depth=depth, limit=limit, sort=sort)
             print_inventory(inventory, scope=memory.scope)
+        print_lines(*saved)
 
 
 @click.command(
@@ -201,6 +257,29 @@ def _facts(name: str) -> dict[str, Any]:
     fields = ("argument", "description", "options", "required")
     types = tuple(model.typed_options.values())
     return {"name": name, **{field: getattr(model, field) for field in fields}, "types": types}
+
+
+def _next(graph: str, batch: int | None, device: str) -> str:
+    """The command that plans what was estimated, with the options that it shares, to copy."""
+    import shlex
+
+    context = click.get_current_context()
+    words = ["planner", "optimize", graph, *([] if batch is None else ["--batch", str(batch)])]
+    for parameter in context.command.params:
+        shared = getattr(parameter, "section", "") in ("Graph", "Training step", "Memory")
+        if shared and parameter.name and written({parameter.name: None}):
+            given = context.params[parameter.name]
+            for one in given if isinstance(given, tuple) else (given,):
+                words += [parameter.opts[0]] if one is True else [parameter.opts[0], str(one)]
+    return f"Next: {shlex.join([*words, '--budget', device])}"
+
+
+def _record(row: Row) -> dict[str, object]:
+    """A row of `inspect` for a table: shapes as 2x64x32, readers with spaces between."""
+    shape = None if row.shape is None else "x".join(map(str, row.shape))
+    readers = " ".join(reader.name for reader in row.readers)
+    cells = {name: getattr(row, name) for name in row.__struct_fields__}
+    return {**cells, "shape": shape, "readers": readers}
 
 
 def _with_batch(graph: str, options: dict[str, Any], batch: int | None) -> nx.DiGraph | Graph:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +16,6 @@ from planner.cli.console import (
     print_answer,
     print_bytes,
     print_json,
-    print_lines,
     printing,
     say,
     shown,
@@ -142,8 +142,16 @@ def optimize(
         facts = {"report": report.as_object(), "overhead": report.overhead, "plan_file": saved}
         print_json("planner-report", facts)
     else:
-        hint = "Save the plan with -o plan.json; planner verify plan.json checks it"
-        print_answer(str(plan.report), f"  Saved to {output}" if output else f"  {hint}")
+        print_answer(str(plan.report), *_following(output, suffix))
+
+
+def _following(output: str | None, suffix: str) -> list[str]:
+    """Where the plan is, and the command that comes next."""
+    if output is None:
+        return ["  Save the plan with -o plan.json; planner verify plan.json checks it"]
+    file = shlex.quote(shown(output))
+    more = [f"Next: planner report {file} -o plan.html, or planner explain {file}"] if suffix == ".json" else []
+    return [f"  Saved to {shown(output)}", *more]
 
 
 @click.command(cls=Command, examples=_CURVE_EXAMPLES, epilog=GRAPH_HELP)
@@ -250,6 +258,7 @@ def verify(
     if given and graph is None:
         raise click.UsageError(f"--{given[0]} is for --graph; give both")
     from planner.plan import load
+    from planner.units import format_bytes
 
     loaded = load(plan, None if graph is None else program_of(graph, options))
     trace = loaded.verify()
@@ -263,15 +272,15 @@ def verify(
         ran = {} if executed is None else {"executed": executed}
         print_json("planner-verdict", {**verdict, **ran, **({} if compared is None else {"model": compared})})
     else:
-        fits = "least peak" if loaded.budget is None else f"within the budget of {loaded.budget} bytes"
+        fits = "the least peak found" if loaded.budget is None else f"within {format_bytes(loaded.budget)}"
         steps = len(trace.timeline_bytes)
-        legal = f"ok: {steps:,} steps legal, {buffers:,} buffers without overlap"
-        lines = [f"{legal}, arena + reserve {needed} bytes, {fits}"]
+        legal = f"ok: {steps:,} legal steps, {buffers:,} buffers without overlap"
+        lines = [f"{legal}, {format_bytes(needed)} with the reserve, {fits}"]
         if executed is not None:
             sizes = "at full size" if executed.scale == 1 else f"sizes / {executed.scale}"
-            arena = f"one arena of {executed.arena_bytes:,} bytes ({sizes})"
-            lines.append(f"ok: ran {executed.computes:,} computes in {arena}, every byte as in a run without a plan")
-        print_lines(*lines, *([] if compared is None else [str(compared)]))
+            arena = f"one arena of {format_bytes(executed.arena_bytes)} ({sizes})"
+            lines.append(f"ok: ran {executed.computes:,} ops in {arena}, every byte as in a run without a plan")
+        print_answer(*lines, *([] if compared is None else [str(compared)]))
 
 
 def _compared(plan: Plan, text: str) -> Verification:

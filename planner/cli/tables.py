@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final
 
 from rich import box
@@ -16,14 +18,15 @@ from planner.footprint.inventory import Group, Inventory
 from planner.footprint.modules import Breakdown, Row
 from planner.report import sparkline
 from planner.simulator import Trace
-from planner.text import printable
-from planner.units import counted, exactly, format_bytes
+from planner.text import counted_on, folded, printable
+from planner.units import counted, format_bytes
 
 _NAMED_READERS: Final = 3
 _NARROWEST: Final = 16  # characters that the names of readers keep in a narrow terminal
 _NAMED_TENSORS: Final = 3
 _TOLD: Final = ("path", "stored", "notes")  # what the file line leaves to other lines
 _GAP: Final = 2
+_TIMES: Final = " x "
 _READ_BY: Final = ("read by the backward of", "read by")
 _NUMBERS: Final = frozenset({"ops", "params", "FLOPs", "fwd FLOPs", "bwd FLOPs", "cost", "forward", "bytes", "saved"})
 _PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E")
@@ -55,14 +58,27 @@ def print_breakdown(found: Breakdown, *, by: str, depth: int | None, limit: int,
         depth = max(fitting, default=1)
     upper = [row for row in rows if depth is None or row.depth <= depth]
     shown = _sorted(upper, sort or ("bytes" if by == "op" else "order"))
-    left_out = len(shown) - limit if limit and len(shown) > limit else 0
+    kept = [row for row in shown if by != "module" or not _is_empty(row)]
+    folds = by == "module" and bool(kept)
+    cells = _folded(kept, total=found.total) if folds else [_cells(row, by=by, total=found.total) for row in kept]
+    left_out = len(cells) - limit if limit and len(cells) > limit else 0
     more = f"... {left_out:,} more rows; --limit 0 shows all" if left_out else ""
+    del cells[len(cells) - left_out :]
     width = console().width if sys.stdout.isatty() else None
-    lines = _breakdown_lines([*shown[: len(shown) - left_out], found.total], by=by, width=width, more=more)
+    lines = _breakdown_lines([*cells, _cells(found.total, by=by, total=found.total)], width=width, more=more)
+    if folds and any(_TIMES in next(iter(row.values())) for row in cells):
+        lines.append(f"  h0-h10{_TIMES}11 stands for 11 equal neighbours, with the figures of one")
     if depth is not None and depth < deepest:
         deeper = sum(row.depth == depth + 1 for row in rows)
         lines.append(f"  Modules to depth {depth} of {deepest}; --depth {depth + 1} has {deeper:,} rows more")
     console().out("\n".join(lines), highlight=False)
+
+
+def inventory_verdict(inventory: Inventory) -> str:
+    """What a model holds, in a sentence."""
+    peak = f"{printable(inventory.graph)} holds {format_bytes(inventory.keep_all_peak_bytes)} at the peak"
+    saved = f"{format_bytes(inventory.saved_bytes)} are saved for the backward pass"
+    return f"{peak} without recomputation; {saved if inventory.saved_bytes else 'nothing is saved for a backward pass'}"
 
 
 def print_inventory(inventory: Inventory, *, scope: str) -> None:
@@ -77,7 +93,7 @@ def print_inventory(inventory: Inventory, *, scope: str) -> None:
             out.print(f"  Note  {printable(note)}")
         for line in _stored_lines(inventory.source.get("stored", {})):
             out.print(line)
-    table = _table("", "count", "bytes", "MiB", "saved for backward", "cost share")
+    table = _table("", "count", "size", "saved for backward", "cost share")
     total = sum(group.cost for group in inventory.phases) or 1.0
     for title, groups in (("held", inventory.residents), ("phase", inventory.phases)):
         if groups:
@@ -86,10 +102,10 @@ def print_inventory(inventory: Inventory, *, scope: str) -> None:
             for group in groups:
                 _add_group(table, group, total, resident=groups is inventory.residents)
     out.print(table)
-    out.print(f"  Saved for backward: {inventory.saved_tensors:,} storages, {exactly(inventory.saved_bytes)}")
+    out.print(f"  Saved for backward: {inventory.saved_tensors:,} storages, {format_bytes(inventory.saved_bytes)}")
     at = "" if inventory.keep_all_peak_op is None else f" at op {printable(inventory.keep_all_peak_op)}"
     out.print(f"  Peak without recomputation ({scope}): {format_bytes(inventory.keep_all_peak_bytes)}{at}")
-    out.print(f"  Lower bound on the peak: {format_bytes(inventory.peak_lower_bound)}")
+    out.print(f"  Lower bound on memory: no plan's peak is below {format_bytes(inventory.peak_lower_bound)}")
     if inventory.copies is not None:
         out.print(f"  {printable(str(inventory.copies))}")
     out.print(f"  Candidate cuts of the forward pass: {inventory.candidate_cuts:,}")
@@ -104,9 +120,9 @@ def print_inventory(inventory: Inventory, *, scope: str) -> None:
 def print_trace(trace: Trace, *, name: str) -> None:
     """The `simulate` command's answer."""
     out = console()
-    arena = "" if trace.arena_bytes is None else f" · arena {exactly(trace.arena_bytes)}"
-    peak = f"peak {exactly(trace.peak_bytes)}"
-    out.print(f"{printable(name)} · legal · {len(trace.timeline_bytes):,} steps · {peak}{arena}")
+    arena = "" if trace.arena_bytes is None else f", {format_bytes(trace.arena_bytes)} with every buffer in its place"
+    peak = f"{format_bytes(trace.peak_bytes)} at the peak"
+    out.print(f"{printable(name)} is legal: {len(trace.timeline_bytes):,} steps, {peak}{arena}")
     out.print(f"  Cost {trace.cost:g}; {counted(len(trace.recomputed), 'op')} recomputed")
     held = f"weights, inputs and states {format_bytes(trace.resident_bytes)}"
     out.print(f"  Peak at step {trace.peak_step + 1}, op {printable(str(trace.peak_op))}: {held}")
@@ -138,14 +154,53 @@ def _sorted(rows: list[Row], by: str) -> list[Row]:
     return found
 
 
-def _breakdown_lines(rows: Sequence[Row], *, by: str, width: int | None, more: str) -> list[str]:
+def _is_empty(row: Row) -> bool:
+    """True for a module that gives, holds and costs nothing, as a barrier."""
+    return row.shape is None and not (row.nbytes or row.parameter_bytes or row.saved_bytes or row.cost)
+
+
+@dataclass(frozen=True)
+class _Module:
+    """A row of a module with what is inside it, as neighbours are compared: by what they show beside their names."""
+
+    compared: tuple[tuple[tuple[str, str], ...], ...]
+    cells: tuple[dict[str, str], ...] = field(compare=False)
+    shared_readers: str = field(compare=False)
+
+
+def _folded(rows: Sequence[Row], *, total: Row) -> list[dict[str, str]]:
+    """The cells of modules; neighbours that count on by one and are equal, inside too, are one row, as h0-h10 x 11."""
+    starts = [k for k, row in enumerate(rows) if row.depth == min(each.depth for each in rows)]
+    blocks = [rows[a:b] for a, b in pairwise([*starts, len(rows)])]
+    named = [(block[0].name, _module(block, total=total)) for block in blocks]
+    found: list[dict[str, str]] = []
+    for name, count, module in folded(named):
+        head, *inside = module.cells
+        if count > 1:
+            first = next(iter(head))
+            indent = " " * (len(head[first]) - len(head[first].lstrip()))
+            folds = f"{indent}{printable(name.rpartition('.')[2])}{_TIMES}{count}"
+            head = {**head, first: folds, _READ_BY[0]: module.shared_readers}
+        found += [head, *inside]
+    return found
+
+
+def _module(block: Sequence[Row], *, total: Row) -> _Module:
+    head, *inside = block
+    own = _cells(head, by="module", total=total)
+    shared = _readers(head, following=counted_on(head.name))
+    cells = [own, *(_folded(inside, total=total) if inside else ())]
+    compared = [tuple({**own, _READ_BY[0]: shared}.items())[1:], *(tuple(row.items()) for row in cells[1:])]
+    return _Module(tuple(compared), tuple(cells), shared)
+
+
+def _breakdown_lines(cells: Sequence[dict[str, str]], *, width: int | None, more: str) -> list[str]:
     """A heading and a line for each row, the last under a rule; empty columns are left out.
 
     Args:
         width: of the terminal; columns go until the rest fits. None: all columns, uncut.
         more: a line before the last row.
     """
-    cells = [_cells(row, by=by, total=rows[-1]) for row in rows]
     columns = {heading: [row[heading] for row in cells] for heading in cells[0]}
     first = next(iter(columns))
     filled = {key for key, column in columns.items() if key == first or not set(column) <= {"", "-", "?"}}
@@ -207,8 +262,14 @@ def _cells(row: Row, *, by: str, total: Row) -> dict[str, str]:
     return {**own, **size, **work, **saved, _READ_BY[1]: readers}
 
 
-def _readers(row: Row) -> str:
-    names = ["itself" if reader.name == row.name else printable(reader.name) for reader in row.readers]
+def _readers(row: Row, *, following: str | None = None) -> str:
+    """Whose backward reads what a row saves.
+
+    Args:
+        following: the name of the row's next neighbour, which is then called so.
+    """
+    called = {row.name: "itself", **({} if following is None else {following: "the next"})}
+    names = [called.get(reader.name) or printable(reader.name) for reader in row.readers]
     unnamed = len(names) - _NAMED_READERS
     return ", ".join(names[:_NAMED_READERS]) + (f" and {unnamed:,} more" if unnamed > 0 else "")
 
@@ -235,9 +296,8 @@ def _table(*headings: str) -> Table:
 
 def _add_group(table: Table, group: Group, total_cost: float, *, resident: bool) -> None:
     share = "" if resident else f"{100 * group.cost / total_cost:.1f} %"
-    saved = f"{group.saved_bytes:,}" if group.saved_bytes else ""
-    mib = f"{group.nbytes / 2**20:,.2f}"
-    table.add_row(f"  {group.name}", f"{group.count:,}", f"{group.nbytes:,}", mib, saved, share)
+    saved = format_bytes(group.saved_bytes) if group.saved_bytes else ""
+    table.add_row(f"  {group.name}", f"{group.count:,}", format_bytes(group.nbytes), saved, share)
 
 
 def _stored_lines(stored: dict[str, dict[str, Any]]) -> list[str]:

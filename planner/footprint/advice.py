@@ -74,7 +74,7 @@ def chunked_loss(tail: Tail, allowed: int) -> list[Remedy]:
     chunks = next((2**k for k in range(1, 21) if 2**k <= most and tail.chunked_bytes(2**k) <= allowed), most)
     peak = tail.chunked_bytes(chunks)
     holds = f"The loss tail (op {tail.op!r}) then holds 1/{chunks} of its rows at a time"
-    note = f"{holds}; recompute the rest within the budget."
+    note = f"{holds}; recompute the rest within the budget. Models of the zoo take --option loss_chunks={chunks}."
     return [Remedy(f"Loss in {chunks} chunks", peak, peak <= allowed, note)]
 
 

@@ -10,7 +10,7 @@ from planner.bounds.peak import peak_lower_bound
 from planner.graph import Graph
 from planner.memory import MemoryModel
 from planner.remedies import Remedy
-from planner.units import counted, exactly, format_bytes
+from planner.units import counted, format_bytes
 
 
 class Slice(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ class Copies(msgspec.Struct, frozen=True):
         )
 
     def __str__(self) -> str:
-        return f"{self._why}; a copy{self._others} in place of views: peak {exactly(self.peak_bytes)}"
+        return f"{self._why}; a copy{self._others} in place of views: peak {format_bytes(self.peak_bytes)}"
 
 
 def copies(graph: Graph, memory: MemoryModel, *, peak_bytes: int) -> Copies | None:

@@ -34,10 +34,11 @@ from planner.lowering.step import differentiated, iteration
 from planner.lowering.targets import targets_of
 from planner.memory import MemoryModel
 from planner.problem import Budget, Request, with_reserve
+from planner.remedies import SMALLER_BATCH
 from planner.remedies import Remedy as Remedy
 from planner.text import shortened
 from planner.training_step import Gradients, TrainingStep, Update
-from planner.units import MAX_BYTES, BudgetText, exactly, format_bytes
+from planner.units import MAX_BYTES, BudgetText, format_bytes
 from planner.zoo import opened
 
 Verdict = Literal["fits", "barely", "does not fit"]
@@ -85,24 +86,37 @@ class Advice(msgspec.Struct, frozen=True):
     graph_budget: Optional[int] = None
 
     def __str__(self) -> str:
-        asked = exactly(self.budget) if self.device is None else f"{self.device}, {exactly(self.budget)}"
-        if self.reserve_bytes:
-            asked += f", {format_bytes(self.reserve_bytes)} of it reserved"
-        if self.graph_budget is not None:
-            asked += f", by the calibration room for a simulated peak of {self.graph_budget} bytes"
+        asked = self.device or format_bytes(self.budget)
+        needs = f"{format_bytes(self.peak_bytes)} at the peak, in the {self.phase} phase"
         if self.fits:
             word, share = ("Barely fits", ", less than 5 %") if self.verdict == "barely" else ("Fits", "")
-            spare = f"with {format_bytes(self.spare_bytes)} to spare{share}"
-            return f"{word} {asked}, {spare}: the peak is {format_bytes(self.peak_bytes)} in phase {self.phase}."
-        lines = [f"Does not fit {asked}: the peak is {exactly(self.peak_bytes)} in phase {self.phase}."]
+            return f"{word} {asked}: {needs}, {format_bytes(self.spare_bytes)} to spare{share}{self._room()}."
+        lines = [f"Does not fit {asked}: {needs}, {format_bytes(-self.spare_bytes)} too much{self._room()}."]
         if not self.recompute_helps:
-            where = f"phase {self.floor_phase}" + (f", op {self.floor_op!r}" if self.floor_op else "")
-            lines.append(f"  Recomputing activations cannot help: {where} alone needs {exactly(self.floor_bytes)}.")
-        for remedy in self.remedies:
-            verdict = ("may fit" if remedy.at_least else "fits") if remedy.fits else "does not fit"
-            size = f"{'at least ' if remedy.at_least else ''}{exactly(remedy.peak_bytes)}"
-            lines.append(f"  {remedy.action}: {size}, {verdict}. {remedy.note}")
+            where = f"op {self.floor_op!r}" if self.floor_op else f"the {self.floor_phase} phase"
+            lines.append(f"  Recomputation cannot help: {where} alone needs {format_bytes(self.floor_bytes)}.")
+        lines += [f"  {remedy.action}: {_promise(remedy)}{remedy.note}" for remedy in self.remedies]
         return "\n".join(lines)
+
+    def _room(self) -> str:
+        """What of the budget the step may not have, or what a calibration makes of it."""
+        whose = f"{self.device}'s {format_bytes(self.budget)}" if self.device else format_bytes(self.budget)
+        kept = f"; {format_bytes(self.reserve_bytes)} of {whose} are reserved" if self.reserve_bytes else ""
+        if self.graph_budget is None:
+            return kept
+        return f"{kept}; by the calibration there is room for a peak of {format_bytes(self.graph_budget)}"
+
+
+def _promise(remedy: Remedy) -> str:
+    """What becomes of the step, in a sentence."""
+    size = format_bytes(remedy.peak_bytes)
+    if remedy.action == SMALLER_BATCH:  # its note says all
+        return ""
+    if remedy.at_least:
+        needs = f"may fit, no plan needs less than {size}" if remedy.fits else f"does not fit, it needs {size} or more"
+    else:
+        needs = f"{'fits' if remedy.fits else 'does not fit'}, {size} at the peak"
+    return f"{needs}. "
 
 
 class Footprint(msgspec.Struct, frozen=True):
@@ -279,7 +293,7 @@ class Footprint(msgspec.Struct, frozen=True):
     def _remedies(self, allowed: int) -> Iterator[Remedy]:
         if self.floor_bytes <= allowed:
             twice = f"{TWICE} " if allowed < self.step_bytes else ""
-            note = f"{twice}{self._activations_left(allowed)}optimize(graph, budget) finds the cheapest that fits."
+            note = f"{twice}{self._activations_left(allowed)}optimize finds the cheapest plan that fits."
             yield Remedy("Recomputation", self.floor_bytes, True, note, at_least=True)
         for update, (peak, floor) in self.alternatives.items():
             held = 0 if update == "inside-backward" else self.step_bytes
@@ -301,7 +315,8 @@ class Footprint(msgspec.Struct, frozen=True):
             kept = moment.components["activations"]
             if moment.phase == "forward" and 0 < moment.peak_bytes - kept < allowed < moment.peak_bytes:
                 most = allowed - moment.peak_bytes + kept
-                return f"Activations of the forward pass must be at most {most} bytes (now {kept}). "
+                now = format_bytes(kept)
+                return f"Activations of the forward pass must shrink to {format_bytes(most)}, from {now}. "
         return ""
 
     def __str__(self) -> str:

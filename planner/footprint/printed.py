@@ -10,13 +10,14 @@ import msgspec
 from planner.footprint.components import COMPONENTS, Iteration
 from planner.text import fitting, printable
 from planner.training_step import TrainingStep
-from planner.units import exactly, format_bytes
+from planner.units import format_bytes
 
 if TYPE_CHECKING:
     from planner.footprint.estimate import Advice, Footprint
 
     Row = tuple[int | None, Footprint, tuple[Advice, ...]]  # batch, its footprint, and a verdict for each device named
 
+_CALLED = {"loss_tail": "logits and loss"}
 _SHORT = {"fits": "yes", "barely": "barely", "does not fit": "no"}
 _BATCH_COLUMNS = ("parameters", "gradients", "optimizer_state", "activations", "loss_tail")
 
@@ -37,7 +38,12 @@ def as_lines(
     told = list(_verdicts(rows, devices=devices, most=most, overhead=overhead))
     if len(rows) == 1:
         return [*told, as_text(rows[0][1], width=width)]
-    where = "Parameters to loss tail: bytes at the moment of the peak"
+    if not told:
+        ends = " to ".join(
+            f"{format_bytes(found.peak_bytes)} at batch {batch}" for batch, found, _ in (rows[0], rows[-1])
+        )
+        told = [f"Peak {ends}"]
+    where = "Right of the phase: what is held at the moment of the peak"
     return [*told, printable(rows[0][1].graph), *batch_table(rows, devices=devices, width=width), f"  {where}"]
 
 
@@ -66,6 +72,23 @@ def as_object(batch: int | None, found: Footprint, verdicts: tuple[Advice, ...])
     return {**row, "components": found.components, **verdict, "footprint": content}
 
 
+def as_records(rows: Sequence[Row], *, devices: Sequence[str]) -> list[dict[str, object]]:
+    """One record for each batch, with exact bytes and the verdict on each device, as a table of a file."""
+    return [
+        {
+            "batch": batch,
+            "peak_bytes": found.peak_bytes,
+            "needed_bytes": found.needed_bytes,
+            "phase": found.phase,
+            "op": found.peak.op,
+            **{f"{component}_bytes": nbytes for component, nbytes in found.components.items()},
+            "lower_bound_bytes": found.floor_bytes,
+            **{f"fits {device}": advice.verdict for device, advice in zip(devices, verdicts, strict=True)},
+        }
+        for batch, found, verdicts in rows
+    ]
+
+
 def as_text(found: Footprint, *, width: int | None = None) -> str:
     """The `estimate` command's answer for one graph, and `str(Footprint)`.
 
@@ -78,7 +101,9 @@ def as_text(found: Footprint, *, width: int | None = None) -> str:
     lines = [f"Peak {format_bytes(peak.peak_bytes)} in {where}"]
     lines.append(f"{found.graph} · {found.parameters:,} parameters · {_options(found)}")
     if found.calibration is not None:
-        lines.append(f"  Calibrated: {found.calibration} = {exactly(found.calibration.needed_bytes(peak.peak_bytes))}")
+        lines.append(
+            f"  Calibrated: {found.calibration} = {format_bytes(found.calibration.needed_bytes(peak.peak_bytes))}"
+        )
     lines += _table(found.later, width=width)
     first, later = found.first, found.later
     if first.peak.peak_bytes != later.peak.peak_bytes or first.phases != later.phases:
@@ -89,7 +114,7 @@ def as_text(found: Footprint, *, width: int | None = None) -> str:
         if len(sizes) > 1:
             lines.append(f"  {_words(kind)} by dtype: {_sizes(sizes.items())}")
     where = f"phase {found.floor_phase}" + (f", op {found.floor_op}" if found.floor_op else "")
-    lines.append(f"  Lower bound with recomputation: {format_bytes(found.floor_bytes)} ({where})")
+    lines.append(f"  Lower bound on memory: no plan's peak is below {format_bytes(found.floor_bytes)} ({where})")
     if found.copies is not None:
         lines.append(f"  {found.copies}")
     if found.rule is not None:
@@ -108,7 +133,7 @@ def as_text(found: Footprint, *, width: int | None = None) -> str:
 def batch_table(rows: Sequence[Row], *, devices: Sequence[str], width: int | None = None) -> list[str]:
     """Rows for several batches, with a column for each device that says what fits it."""
     cells = [_batch_cells(*row, devices) for row in rows]
-    less_wanted = ("loss tail", "optimizer", "phase", "gradients", "parameters", "activations")
+    less_wanted = ("logits and loss", "optimizer", "phase", "gradients", "parameters", "activations")
     return _indented([list(cells[0]), *(list(row.values()) for row in cells)], width=width, less_wanted=less_wanted)
 
 
@@ -129,7 +154,7 @@ def _batch_cells(
 
 def _table(iteration: Iteration, *, width: int | None) -> list[str]:
     moments = iteration.phases
-    cells = [["", *(moment.phase for moment in moments), "most"]]
+    cells = [["at the peak of", *(moment.phase for moment in moments), "ever"]]
     for component in COMPONENTS:
         if most := iteration.most[component]:
             sizes = [*(moment.components[component] for moment in moments), most]
@@ -152,7 +177,7 @@ def _sizes(sized: Iterable[tuple[str, int]]) -> str:
 
 
 def _words(component: str) -> str:
-    return component.replace("_", " ")
+    return _CALLED.get(component, component.replace("_", " "))
 
 
 def _options(found: Footprint) -> str:
