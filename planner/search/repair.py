@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from hashlib import blake2b
 from typing import Final
 
@@ -12,7 +13,7 @@ from planner.bounds.peak import peak_lower_bound
 from planner.search.evict import Eviction
 from planner.search.incumbent import Evaluation, Incumbent
 
-_REPAIRS: Final = 40  # evictions in one sequence
+_PROGRESS: Final = (5, 0.85)  # in so many evictions, what is above the budget becomes so much of what it was
 _PATIENCE: Final = 6  # moves without gain, per rerun of the sequence
 _DEAREST: Final = 4.0  # a plan of least peak may cost so many runs of every op
 _SMALLEST_STEP: Final = 1 / 128  # of the least peak
@@ -37,11 +38,20 @@ class Repair:
         return candidate
 
     def repair(self, sequence: Ints, budget: int, limit: float, draw: np.random.Generator | None = None) -> Ints | None:
-        """Evict at the highest step until the sequence fits; None if that fails or would cost `limit` or more."""
-        for _ in range(_REPAIRS):
+        """Evict at the highest step until the sequence fits; None if that fails or would cost `limit` or more.
+
+        Given up by progress: once the bytes above the budget, summed over the steps, hardly become less.
+        """
+        milestone, since = math.inf, 0
+        most, less = _PROGRESS
+        while since < most:
             timeline = self.eviction.timeline(sequence)
             if timeline is None or self.incumbent.stop():
                 return None
+            above = float(np.maximum(timeline - budget, 0).sum())
+            since += 1
+            if above <= less * milestone:
+                milestone, since = above, 0
             step = int(np.argmax(timeline))
             if timeline[step] <= budget:
                 return sequence if self.enter(sequence) is not None else None
