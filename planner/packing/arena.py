@@ -97,16 +97,15 @@ def pack_within(
         return search.packing()
     many = len(search.offset) > MANY
     enough = (search.bound + besides_bytes // search.sections.unit) // (100 if many else 1000)
-    for effort in (1.0, 3.0) if capacity is None and not many else (0.2, 0.8, 3.0):
+    for effort in (1.0, 3.0) if capacity is None else (0.2, 0.4, 0.8, 2.6):
         if capacity is None and search.top - search.bound <= enough:
             break
         before = search.top
         near = max((search.top - search.goal) // 2, search.goal // 500)
         search.improve(int(WORK * effort))
-        if search.top <= search.goal or (capacity is not None and search.top - search.goal > near):
+        hopeless = capacity is not None and search.top - search.goal > near
+        if search.top <= search.goal or hopeless or (search.top == before and (many or capacity is not None)):
             break  # more would not come there
-        if many and search.top == before:
-            break
     return search.packing()
 
 

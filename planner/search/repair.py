@@ -67,6 +67,8 @@ class Repair:
         floor = peak_lower_bound(self.incumbent.problem.graph, self.incumbent.problem.memory).nbytes
         step = 0.25
         while self.best_candidate is not None and step >= _SMALLEST_STEP and not self.incumbent.stop():
+            if self.incumbent.enough:
+                return
             peak = self.best_candidate.peak_bytes
             target = max(floor, peak - max(1, int(step * peak)))
             some = [start for start in (self.best, *starts) if start is not None]
