@@ -57,6 +57,14 @@ def page(plan: Plan, *, curve: Curve | None = None, explained: Mapping[str, Sequ
     ).encode()
 
 
+def largest_at_peak(plan: Plan, count: int) -> list[str]:
+    """The tensors that take most at the peak, largest first, by the names that the page has; weights are none."""
+    course = Course(plan.graph, plan.schedule, plan.memory)
+    step = course.trace.peak_step
+    held = [h for h in course.stretches if h.start <= step < h.end and h.component != "workspace"]
+    return [each.name for each in sorted(held, key=lambda each: (-each.nbytes, each.name))[:count]]
+
+
 def _facts(plan: Plan) -> tuple[dict[str, Any], str]:
     """What the page's script reads, and a note on what the arena map leaves out ("" without offsets)."""
     graph, course = plan.graph, Course(plan.graph, plan.schedule, plan.memory)
