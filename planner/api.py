@@ -191,9 +191,10 @@ def curve(
 
     Args:
         graph, step, allocator, memory, order, save, recompute, effort, seed: as for `optimize`.
-        budgets: an int: that many, evenly from the least arena any of the strategies reaches to the one without
-            recomputation. A list: each in any form that `optimize` takes (`[7_000_000_000]`, `["4GB", "40%"]`); equals
-                are asked once. Where no reserve is given, a device (`"t4"`) stands for what its context leaves of it.
+        budgets: an int: that many, from the least arena any of the strategies reaches to the one without recomputation,
+            dense at the least, where costs rise. A list: each in any form that `optimize` takes (`[7_000_000_000]`,
+            `["4GB", "40%"]`); equals are asked once. Where no reserve is given, a device (`"t4"`) stands for what its
+            context leaves of it.
         strategies: registered names, or callables.
         time_limit: seconds for the whole curve; what it stops is marked so.
         jobs: processes; -1 takes every core. The curve is the same with any number.
