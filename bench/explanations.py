@@ -142,7 +142,8 @@ class Walk:
         ]
         known = {format_bytes(size), format_bytes(at_peak), format_bytes(trace.peak_bytes), f"{runs}"}
         known |= {f"{number:,}" for stay in stays for number in stay[:2]} | {f"{trace.peak_step + 1:,}"}
-        known.add(f"{100 * at_peak / max(trace.peak_bytes, 1):.2g} %")
+        share = 100 * at_peak / max(trace.peak_bytes, 1)
+        known.add(f"{share:.{0 if share >= 10 else 2}{'f' if share >= 10 else 'g'}} %")
         for other in found.instead:
             checked, stated = self._check_forced(other, found.lines[-1])
             pairs, known = pairs + checked, known | stated

@@ -300,7 +300,9 @@ def _peak_share(plan: Plan, course: Course, nbytes: int) -> str:
     peak, at = course.trace.peak_bytes, f"the peak (step {course.trace.peak_step + 1:,}, op {course.trace.peak_op})"
     if not nbytes:
         return f"Nothing of it is live at {at}: dropping it there frees nothing."
-    return f"It has {format_bytes(nbytes)} of the {format_bytes(peak)} at {at}, {100 * nbytes / max(peak, 1):.2g} %."
+    percent = 100 * nbytes / peak
+    share = f"{percent:.0f}" if percent >= 10 else f"{percent:.2g}"
+    return f"It has {format_bytes(nbytes)} of the {format_bytes(peak)} at {at}, {share} %."
 
 
 def _force(plan: Plan, option: Literal["save", "recompute"], pattern: str, search: Search, effort: float) -> Instead:
