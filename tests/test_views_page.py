@@ -90,7 +90,8 @@ def test_report_writes_the_page_with_explanations_and_a_curve(run) -> None:
     trace = planner.simulate(plan.graph, plan.schedule)
     held = {value: nbytes for value, nbytes in trace.live_at_peak if nbytes}  # a chain has no views: 7 of 1 byte
     assert sorted(facts["explained"]) == sorted(held)
-    assert facts["explained"] == {value: list(plan.explain(value, effort=0.5).lines) for value in held}
+    said = {value: [*plan.explain(value, effort=0.5).lines, "Planned again with effort 0.5."] for value in held}
+    assert facts["explained"] == said
     assert faults(run("report", "plan.json", "-o", "a.svg", "--explain", 1), 2, "for .html") == []
     assert faults(run("report", "plan.json", "-o", "b.html", "--effort", 1), 2, "--explain") == []
     run("optimize", "chain:8", "--budget", "7", "-o", "own.html")
@@ -137,7 +138,7 @@ def test_in_a_browser_charts_are_drawn_rows_found_and_details_shown_by_keyboard(
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
 
-    assert opened(browser, tmp_path / "page.html", page(plan)) == []
+    assert opened(browser, tmp_path / "page.html", page(plan, plan_file="my plan.json")) == []
     for chart in ("timeline", "arena"):
         marks = browser.find_elements(
             By.CSS_SELECTOR, f"#{chart} .trace, #{chart} .barlayer .point, #{chart} .scatterlayer path"
@@ -160,6 +161,7 @@ def test_in_a_browser_charts_are_drawn_rows_found_and_details_shown_by_keyboard(
     detail = browser.find_element(By.ID, "detail")
     assert names[0] in detail.text
     assert "Made at step" in detail.text
+    assert f"planner explain 'my plan.json' '{names[0]}'" in detail.text
     bar = browser.find_elements(By.CSS_SELECTOR, "#arena .barlayer .point path")[0]
     from selenium.webdriver.common.action_chains import ActionChains
 

@@ -60,8 +60,10 @@ def report(
 
         with spinner("planning again with other decisions"):
             largest = largest_at_peak(loaded, explained)
-            said = {value: loaded.explain(value, effort=effort).lines for value in largest}
-        content = page(loaded, curve=None if curve is None else load_curve(curve), explained=said)
+            with_effort = f"Planned again with effort {loaded.effort if effort is None else effort:g}."
+            said = {value: (*loaded.explain(value, effort=effort).lines, with_effort) for value in largest}
+        drawn = None if curve is None else load_curve(curve)
+        content = page(loaded, curve=drawn, explained=said, plan_file=plan)
     else:
         content = content_of(loaded, suffix, figure=figure)
     write_whole(output, content)
