@@ -188,10 +188,10 @@ def _numbers(line: str, names: set[str]) -> list[str]:
 
 
 def drawn(plan: Plan, count: int, *, seed: int = 15) -> list[str]:
-    """Forward tensors of a plan, half kept and half recomputed where it has so many; the same for the same seed."""
+    """Forward tensors that may be recomputed, half of which the plan keeps where it has so many; by the seed."""
     runs, draw = Counter(plan.schedule.computes), random.Random(seed)
     values = [
-        tensor.name for op in plan.graph.ops if op.phase == "forward" and not op.resident for tensor in op.outputs
+        tensor.name for op in plan.graph.ops if op.phase == "forward" and op.recomputable for tensor in op.outputs
     ]
     halves = [[v for v in values if (runs[plan.graph.producer[v].name] > 1) is again] for again in (False, True)]
     return [value for half in halves for value in draw.sample(half, min(count // 2, len(half)))]
