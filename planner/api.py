@@ -56,16 +56,6 @@ MOST_BUDGETS = 1000
 mxnet.register()
 
 
-def _explain(plan: Plan, subject: str | None, *, search: bool, effort: float | None) -> Explanation:
-    """`Plan.explain`, by searching again."""
-    from planner.footprint.explain import explain
-
-    return explain(plan, subject, search=optimize if search else None, effort=effort)
-
-
-plans.explain_by(_explain)
-
-
 def optimize(
     graph: GraphLike,
     budget: BudgetText | None = None,
@@ -191,9 +181,10 @@ def curve(
 
     Args:
         graph, step, allocator, memory, order, save, recompute, effort, seed: as for `optimize`.
-        budgets: an int: that many, evenly from the least arena any of the strategies reaches to the one without
-            recomputation. A list: each in any form that `optimize` takes (`[7_000_000_000]`, `["4GB", "40%"]`); equals
-                are asked once. Where no reserve is given, a device (`"t4"`) stands for what its context leaves of it.
+        budgets: an int: that many, from the least arena any of the strategies reaches to the one without recomputation,
+            dense at the least, where costs rise. A list: each in any form that `optimize` takes (`[7_000_000_000]`,
+            `["4GB", "40%"]`); equals are asked once. Where no reserve is given, a device (`"t4"`) stands for what its
+            context leaves of it.
         strategies: registered names, or callables.
         time_limit: seconds for the whole curve; what it stops is marked so.
         jobs: processes; -1 takes every core. The curve is the same with any number.
@@ -243,6 +234,35 @@ def _schedules(starts: Sequence[Plan], program: Graph) -> tuple[Schedule, ...]:
 def _program(graph: GraphLike, step: TrainingStep | None) -> Graph:
     """The program of a graph in any form, under a training step."""
     return with_step(opened(graph) if step is None else opened(graph, training="forward"), step)
+
+
+def explain(plan: Plan, subject: str | None = None, *, search: bool = True, effort: float | None = None) -> Explanation:
+    """Why a tensor is kept or recomputed, who holds it and what the other decision would cost; or what the peak is.
+
+    What is not decided so is found by planning again: nothing is told from a formula. `Plan.explain` is this.
+
+    Args:
+        subject: a value, an op or a module; None: what the peak is made of, why it is no lower, and what would help.
+        search: False leaves out what is planned again, which takes as long as the plan did.
+        effort: of that search. Default: the plan's own, so that costs compare.
+    Raises:
+        PlannerError: nothing of that name.
+
+    >>> import networkx as nx
+    >>> g = nx.DiGraph()
+    >>> g.add_node("a", nbytes=4)
+    >>> print(explain(optimize(g), "a", search=False))
+    a: 4 B of activations
+    It is kept: op a runs once.
+      Made at step 1, held to the end.
+    It has 4 B of the 4 B at the peak (step 1, op a), 100 %.
+    """
+    from planner.footprint.explain import explain as explained
+
+    return explained(plan, subject, search=optimize if search else None, effort=effort)
+
+
+plans.explain_by(explain)
 
 
 def _wanted(budgets: int | BudgetText | Sequence[BudgetText], memory: MemoryModel) -> int | tuple[BudgetText, ...]:

@@ -250,15 +250,13 @@ class Plan(Asked):
         return difference(self, other)
 
     def explain(self, subject: str | None = None, *, search: bool = True, effort: float | None = None) -> Explanation:
-        """Why a tensor is kept or recomputed, who holds it and what the other decision would cost; or the peak.
+        """Why a tensor, an op or a module is as it is, or what the peak is made of: `planner.explain` of this plan.
 
-        Args:
-            subject: a value, an op or a module; None: what the peak is made of, and why it is no lower.
-            search: False leaves out the other decision, which takes as long as the plan did.
-            effort: of that search. Default: the plan's own, so that costs compare.
         Raises:
-            PlannerError: nothing of that name, or the plan's strategy or allocator is not registered here.
+            PlannerError: nothing of that name.
         """
+        if not _EXPLAIN:
+            raise PlannerError("a plan is explained by planning again: import planner.api before, or planner.explain")
         return _EXPLAIN[0](self, subject, search=search, effort=effort)
 
     def execute(self, *, scale: int | None = None) -> Execution:
@@ -316,7 +314,7 @@ _EXPLAIN: Final[list[Explain]] = []
 
 
 def explain_by(explain: Explain) -> None:
-    """Set what answers `Plan.explain`: a plan lies below the searches that the answer needs."""
+    """Set what answers `Plan.explain`, `planner.explain`: a plan lies below the searches that the answer needs."""
     _EXPLAIN[:] = [explain]
 
 

@@ -139,7 +139,10 @@ def test_a_number_of_budgets_spans_least_peak_to_keep_all(digraph: nx.DiGraph, c
     found = curve(digraph, count, strategies=STRATEGIES, memory=memory)
     budgets = [p.budget for p in found.of("auto")]
     assert budgets[0] == max(1, low)
-    assert budgets == sorted({max(1, low + (high - low) * k // max(1, count - 1)) for k in range(count)})
+    assert len(budgets) == min(count, high - max(1, low) + 1)
+    assert count == 1 or budgets[-1] == max(1, high)
+    gaps = [right - left for left, right in pairwise(budgets)]
+    assert all(right >= left - 1 for left, right in pairwise(gaps))  # dense at the least, to a byte of rounding
     assert any(p.status == "fits" for p in found.points)
     if count > 1 and high:
         assert all(found.of(strategy)[-1].overhead == 0 for strategy in STRATEGIES)
@@ -1017,7 +1020,7 @@ def test_the_command_prints_the_table_and_writes_every_file(run: Any, tmp_path: 
     assert (answer.code, answer.err) == (0, "")
     found = planner.load_curve(tmp_path / "curve.json")
     assert answer.out == f"{found}\n  Saved to {', '.join(files)}\n"
-    assert [p.budget for p in found.of("chen-sqrt")] == [7, 9, 11, 13]
+    assert [p.budget for p in found.of("chen-sqrt")] == [7, 8, 9, 13]
     assert all((tmp_path / name).stat().st_size > 100 for name in files)
 
 

@@ -225,14 +225,17 @@ class Sweep:
         return session.plan(self.chosen[point.strategy, point.budget].candidate)
 
     def _budgets(self, wanted: int | tuple[BudgetText, ...]) -> list[int]:
+        """The budgets asked for; a number of them lie as squares do, dense at the least peak, where costs rise."""
         if isinstance(wanted, tuple):
             peak_bytes = self.session.keep_all.trace.peak_bytes
             return sorted({Budget.read(budget, keep_all_peak_bytes=peak_bytes).nbytes for budget in wanted})
-        high = self.base.arena_bytes
-        low = min([high, *(found.arena_bytes for answer in self.answers.values() for found in answer.found)])
-        steps = max(1, wanted - 1)
-        needed_bytes = self.session.memory.needed_bytes
-        return sorted({max(1, needed_bytes(low + (high - low) * k // steps)) for k in range(wanted)})
+        arenas = [found.arena_bytes for answer in self.answers.values() for found in answer.found]
+        whole = self.base.arena_bytes
+        low, high = (max(1, self.session.memory.needed_bytes(nbytes)) for nbytes in (min([whole, *arenas]), whole))
+        steps, budgets = max(1, wanted - 1), [low]
+        for k in range(1, wanted):
+            budgets.append(min(high, max(budgets[-1] + 1, low + (high - low) * k * k // steps**2)))
+        return sorted(set(budgets))
 
     def _expect(self, efforts: tuple[float, ...], count: int) -> None:
         """So many searches and bounds are ahead in all."""
