@@ -180,7 +180,7 @@ def curve(
     effort: float = 1.0,
     time_limit: float | None = None,
     seed: int = 0,
-    jobs: int = 1,
+    jobs: int | None = None,
     progress: SweepProgress | None = None,
 ) -> Curve:
     """What memory costs: the cheapest plan found at each of many budgets, by each of several strategies.
@@ -196,7 +196,11 @@ def curve(
                 are asked once. Where no reserve is given, a device (`"t4"`) stands for what its context leaves of it.
         strategies: registered names, or callables.
         time_limit: seconds for the whole curve; what it stops is marked so.
-        jobs: processes; -1 takes every core. The curve is the same with any number.
+        jobs: processes; -1 takes every core. None leaves it to joblib's context: one, unless there is a context.
+            Within `joblib.parallel_config(backend="dask")` the searches run on the cluster of the `distributed.Client`,
+            and within `parallel_config(backend="ray")`, after `ray.util.joblib.register_ray()`, on that of ray; the
+            package must be installed there. The curve is the same wherever it is found. A cluster that shares no disk
+            with this machine hears no Ctrl-C: searches under way end, and no more are sent.
         progress: called after each search and each bound with (done, total, what).
     Raises:
         GraphError, UnitError, UnknownStrategy, UnknownAllocator, PlannerError: the arguments. A budget that nothing
@@ -218,9 +222,9 @@ def curve(
         step=step,
     )
     wanted, searches, stop = _wanted(budgets, memory), _searches(strategies), _stop(time_limit)
-    processes = as_int(jobs)
-    if processes is None or not (processes >= 1 or processes == -1):
-        raise PlannerError(f"jobs {shown(jobs)} is not a number of processes >= 1, or -1 for every core")
+    processes = None if jobs is None else as_int(jobs)
+    if jobs is not None and not (processes == -1 or (processes is not None and processes >= 1)):
+        raise PlannerError(f"jobs {shown(jobs)} is not a number of processes >= 1, or -1 for every core, or None")
     if progress is not None and not callable(progress):
         raise PlannerError(f"progress {shown(progress)} is not callable")
     program = _program(graph, step)
