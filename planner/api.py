@@ -181,6 +181,7 @@ def curve(
     time_limit: float | None = None,
     seed: int = 0,
     jobs: int | None = None,
+    resume: str | os.PathLike[str] | None = None,
     progress: SweepProgress | None = None,
 ) -> Curve:
     """What memory costs: the cheapest plan found at each of many budgets, by each of several strategies.
@@ -201,10 +202,14 @@ def curve(
             and within `parallel_config(backend="ray")`, after `ray.util.joblib.register_ray()`, on that of ray; the
             package must be installed there. The curve is the same wherever it is found. A cluster that shares no disk
             with this machine hears no Ctrl-C: searches under way end, and no more are sent.
+        resume: a file with a JSON line for each search that has ended, made where it is missing. Searches that it holds
+            are not made again, so that after Ctrl-C, a crash or a time limit the same call goes on where it stopped, to
+            the curve that it would have found at once. A strategy of your own is known by its name alone.
         progress: called after each search and each bound with (done, total, what).
     Raises:
         GraphError, UnitError, UnknownStrategy, UnknownAllocator, PlannerError: the arguments. A budget that nothing
             fits is a point of the curve, not an error. Ctrl-C returns the points found so far, if there are any.
+        PlanFileError: the file to resume from is of another graph, request or version of this package, or damaged.
 
     >>> from planner import zoo
     >>> [(point.budget, point.cost) for point in curve(zoo.chain(8), [7, 8, 9]).points]  # public case C1
@@ -227,11 +232,13 @@ def curve(
         raise PlannerError(f"jobs {shown(jobs)} is not a number of processes >= 1, or -1 for every core, or None")
     if progress is not None and not callable(progress):
         raise PlannerError(f"progress {shown(progress)} is not callable")
+    if resume is not None and not isinstance(resume, (str, os.PathLike)):
+        raise PlannerError(f"resume {shown(resume)} is not the path of a file")
     program = _program(graph, step)
     with stop.listening(), _interruptible(stop):
         session = Session(program, msgspec.structs.replace(request, strategy=""), allocate=allocate, stop=stop)
         sweep = Sweep(session, searches, allocator=allocator, jobs=processes, progress=progress)
-        return sweep.curve(wanted)
+        return sweep.curve(wanted, resume=resume)
 
 
 def _schedules(starts: Sequence[Plan], program: Graph) -> tuple[Schedule, ...]:

@@ -39,7 +39,11 @@ def test_within_joblibs_context_a_curve_is_found_on_the_cluster_and_is_as_found_
         Path(folder, str(os.getpid())).touch()
         return chen_budget(problem)
 
-    options: dict[str, Any] = {"strategies": ("cuts", noted), "memory": MemoryModel(alignment=64, reserve=1000)}
+    options: dict[str, Any] = {
+        "strategies": ("cuts", noted),
+        "memory": MemoryModel(alignment=64, reserve=1000),
+        "effort": 0.01,
+    }
     graph = zoo.chain(12, nbytes=100)
     here = curve(graph, 5, **options)
     assert {path.name for path in tmp_path.iterdir()} == {str(os.getpid())}
@@ -74,12 +78,12 @@ def test_a_time_limit_and_ctrl_c_reach_the_cluster_and_lose_no_plan(cluster: Any
 
     # the middle is asked first, then both ends
     with joblib.parallel_config(backend="dask"):
-        late = curve(zoo.chain(12), [7, 8, 9], strategies=(slow, chen_budget), time_limit=1.0)
+        late = curve(zoo.chain(12), [7, 8, 9], strategies=(slow, chen_budget), time_limit=1.0, effort=0.01)
         for path in tmp_path.iterdir():
             path.unlink()
         heard = threading.Thread(target=interrupt)
         heard.start()
-        stopped = curve(zoo.chain(12), [7, 8, 9], strategies=(slow, chen_budget))
+        stopped = curve(zoo.chain(12), [7, 8, 9], strategies=(slow, chen_budget), effort=0.01)
         heard.join()
     assert {path.name for path in tmp_path.iterdir()} == {"8"}
     for found in (late, stopped):
@@ -92,7 +96,7 @@ def test_a_time_limit_and_ctrl_c_reach_the_cluster_and_lose_no_plan(cluster: Any
 def test_without_a_context_and_within_one_of_threads_the_curve_is_the_same() -> None:
     import joblib
 
-    options: dict[str, Any] = {"strategies": ("chen-budget", "chen-sqrt")}
+    options: dict[str, Any] = {"strategies": ("chen-budget", "chen-sqrt"), "effort": 0.01}
     one = curve(zoo.chain(12), [7, 8, 9, 10], **options)
     with joblib.parallel_config(backend="threading", n_jobs=2):
         assert curve(zoo.chain(12), [7, 8, 9, 10], **options) == one

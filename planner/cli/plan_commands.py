@@ -47,6 +47,8 @@ _CURVE = (
     option("--strategies", default="auto", show_default=True,
            help=f'"all", or names with commas between: {STRATEGY_NAMES}.'),
     option("--jobs", type=int, default=1, show_default=True, help="Processes; -1 takes every core."),
+    option("--resume", metavar="FILE",
+           help="Keep each finished search in this file, and make none again that it holds."),
     option("-o", "--output", "outputs", multiple=True, metavar="FILE",
            help="Write .csv, .json, .svg, .png or .pdf; may be repeated."),
     option("--plans", metavar="FOLDER",
@@ -146,7 +148,9 @@ def curve(
     wanted = int(listed[0]) if count else listed
     names = strategy_names() if strategies == "all" else [name.strip() for name in strategies.split(",")]
     with progress_bar("planning") as progress:
-        found = find_curve(model, wanted, strategies=names, **asked, jobs=jobs, progress=progress)
+        found = find_curve(
+            model, wanted, strategies=names, **asked, jobs=jobs, resume=options["resume"], progress=progress
+        )
     for output in outputs:
         found.save(output)
     plan_files = () if plans is None else found.save_plans(plans)

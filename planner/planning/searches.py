@@ -9,7 +9,6 @@ import msgspec
 from planner.errors import InfeasibleBudget, TimeLimit
 from planner.planning.session import Candidate, Session
 from planner.problem import Budget, Strategy
-from planner.schedule import Schedule
 
 
 class Found(NamedTuple):
@@ -43,7 +42,7 @@ class Search(NamedTuple):
 
     task: Task
     strategy: Strategy
-    starts: tuple[Schedule, ...]
+    starts: tuple[Candidate, ...]
 
 
 def ranked(candidate: Candidate) -> Found:
@@ -53,11 +52,17 @@ def ranked(candidate: Candidate) -> Found:
 
 
 def answered(session: Session, search: Search) -> Answer:
-    """All plans that a strategy finds for one budget, beginning from plans for other budgets."""
+    """All plans that a strategy finds for one budget, beginning from plans for other budgets.
+
+    What other searches judged is forgotten: the answer is the same in whatever process and order they run.
+    """
     task = search.task
     budget = None if task.budget is None else Budget(str(task.budget), task.budget)
-    session = session.asking(strategy=task.strategy, search=search.strategy, budget=budget)
-    problem = msgspec.structs.replace(session.problem, effort=task.effort, starts=search.starts)
+    session = session.asking(strategy=task.strategy, search=search.strategy, budget=budget).knowing(
+        (session.base, *search.starts)
+    )
+    starts = tuple(start.proposal.schedule for start in search.starts)
+    problem = msgspec.structs.replace(session.problem, effort=task.effort, starts=starts)
     found: list[Found] = []
     cut_short = session.stop.now
     try:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 
@@ -13,11 +15,11 @@ from planner.bounds.peak import peak_lower_bound
 from planner.errors import TimeLimit
 from planner.plan import Plan
 from planner.planning.curve import Curve, Point, PointStatus
+from planner.planning.journal import Journal, Question
 from planner.planning.searches import Answer, Found, Search, Task, answered, ranked
-from planner.planning.session import Session
+from planner.planning.session import Candidate, Session
 from planner.planning.workers import Parcel, answers, elsewhere
 from planner.problem import Allocator, Budget, Strategy, effort_schedule
-from planner.schedule import Schedule
 from planner.units import BudgetText, format_bytes
 
 #: Called with searches and bounds done, those in all, and a word on the last.
@@ -67,15 +69,22 @@ class Sweep:
         self.bounds: dict[int, float] = {}
         self.chosen: dict[tuple[str, int], Found] = {}
         self.total = 0
+        self._journal: Journal | None = None
 
-    def curve(self, wanted: int | tuple[BudgetText, ...]) -> Curve:
+    def curve(self, wanted: int | tuple[BudgetText, ...], *, resume: str | os.PathLike[str] | None = None) -> Curve:
         """The curve over a number of budgets, or over these.
 
+        Args:
+            resume: a file of finished searches, see `Journal`.
         Raises:
             TimeLimit: Ctrl-C came before any plan was found.
+            PlanFileError, OutputError: see `Journal`.
         """
         session = self.session
-        with tempfile.TemporaryDirectory(prefix="planner-") as self._folder:
+        with ExitStack() as open_files:
+            self._folder = open_files.enter_context(tempfile.TemporaryDirectory(prefix="planner-"))
+            if resume is not None:
+                self._journal = open_files.enter_context(Journal(resume, session, self._question(wanted)))
             session.stop.told.append(Path(self._folder, "stop").touch)
             try:
                 points = self._points(wanted)
@@ -94,6 +103,10 @@ class Sweep:
             points=points,
         )
         return found.with_plans(self.plan)
+
+    def _question(self, wanted: int | tuple[BudgetText, ...]) -> Question:
+        budgets = wanted if isinstance(wanted, int) else tuple(self._budgets(wanted))
+        return Question.of(self.session, budgets=budgets, strategies=tuple(self.searches))
 
     def _points(self, wanted: int | tuple[BudgetText, ...]) -> tuple[Point, ...]:
         """One point for each strategy and budget, by strategy, then by budget."""
@@ -170,7 +183,13 @@ class Sweep:
                 self._enter(task, Answer((), False))
         open_tasks = [task for task in tasks if task not in self.answers]
         searches = [Search(task, self.searches[task.strategy], self._starts(task)) for task in open_tasks]
-        for task, answer in self._answers(searches):
+        known = {} if self._journal is None else {task: self._journal.answer(task) for task in open_tasks}
+        for task, answer in known.items():
+            if answer is not None:
+                self._enter(task, answer)
+        for task, answer in self._answers([search for search in searches if search.task not in self.answers]):
+            if self._journal is not None:
+                self._journal.write(task, answer)
             self._enter(task, answer)
 
     def _enter(self, task: Task, answer: Answer) -> None:
@@ -187,7 +206,7 @@ class Sweep:
             found.cost <= bound for found in self._pool(task.strategy) if self._fits(found, task.budget)
         )
 
-    def _starts(self, task: Task) -> tuple[Schedule, ...]:
+    def _starts(self, task: Task) -> tuple[Candidate, ...]:
         """The cheapest plan of a strategy within a budget, and the smallest of its cheaper ones above it."""
         name, budget, _ = task
         policy = self.session.policy
@@ -200,7 +219,7 @@ class Sweep:
             found for found in pool if not self._fits(found, budget) and (within is None or found.cost < within.cost)
         ]
         above = min(cheaper, key=lambda found: (found.arena_bytes, found[:5]), default=None)
-        return tuple(found.candidate.proposal.schedule for found in (within, above) if found is not None)
+        return tuple(found.candidate for found in (within, above) if found is not None)
 
     def _fits(self, found: Found, budget: int) -> bool:
         return self.session.memory.needed_bytes(found.arena_bytes) <= budget
