@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -77,6 +80,15 @@ def _asked(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@contextmanager
+def _counted(asked: dict[str, Any]) -> Iterator[None]:
+    """Take the seconds that pass in here off the time limit, which is for the whole command."""
+    start = time.monotonic()
+    yield
+    if (limit := asked["time_limit"]) is not None and limit > 0:
+        asked["time_limit"] = max(1e-9, limit + start - time.monotonic())
+
+
 @click.command(epilog=GRAPH_HELP)
 @click.argument("graph")
 @options_of(_OPTIMIZE, SEARCH, GRAPH, STEP, MEMORY, JSON)
@@ -102,7 +114,7 @@ def optimize(
     suffix = ".json" if output in (None, "-") else check_suffix(output, allowed=(".json", ".html", *PICTURES))
 
     asked = _asked(options)
-    with spinner("reading the graph"):
+    with spinner("reading the graph"), _counted(asked):
         model = graph_of(graph, options)
     with search_progress("planning") as progress:
         plan = find_plan(model, budget, strategy=strategy, **asked, least=least, progress=progress)
@@ -143,7 +155,7 @@ def curve(
     count = len(listed) == 1 and listed[0].isascii() and listed[0].isdecimal()
     if count and len(listed[0]) > MOST_DIGITS:
         raise click.UsageError(f"--budgets: a number of {len(listed[0])} digits is no number of budgets")
-    with spinner("reading the graph"):
+    with spinner("reading the graph"), _counted(asked):
         model = graph_of(graph, options)
     wanted = int(listed[0]) if count else listed
     names = strategy_names() if strategies == "all" else [name.strip() for name in strategies.split(",")]

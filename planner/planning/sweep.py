@@ -175,8 +175,8 @@ class Sweep:
         self.progress(len(self.answers) + len(self.bounds), self.total, what)
 
     def _ask(self, tasks: list[Task]) -> None:
-        """Answer these tasks, all from what is known before the first; after Ctrl-C, those that are under way alone."""
-        if self.session.stop.interrupted:
+        """Answer these tasks, all from what is known before the first; once `stop.now`, those under way alone."""
+        if self.session.stop.now:
             return
         for task in tasks:
             if self._settled(task):
@@ -235,7 +235,7 @@ class Sweep:
             yield from answers(self._parcel, searches, jobs=self.jobs, stop=self.session.stop)
             return
         for search in searches:
-            if self.session.stop.interrupted:
+            if self.session.stop.now:
                 return
             yield search.task, answered(self.session, search)
 

@@ -58,7 +58,7 @@ _unpacked = _Unpacked()
 def answers(
     parcel: Parcel, searches: Sequence[Search], *, jobs: int | None, stop: Stop
 ) -> Iterator[tuple[Task, Answer]]:
-    """Each task with its answer, as soon as its search ends; after Ctrl-C none is sent out.
+    """Each task with its answer, as soon as its search ends; once `stop.now`, no more are sent out.
 
     Args:
         jobs: processes of our own; None: joblib's context says where, and how many at once.
@@ -71,7 +71,7 @@ def answers(
     except ValueError:  # ray's backend answers all at once
         run = Parallel(n_jobs=jobs, **ours)
     try:
-        sent = takewhile(lambda search: not stop.interrupted, searches)
+        sent = takewhile(lambda search: not stop.now, searches)
         yield from run(delayed(_answered_elsewhere)(parcel, search) for search in sent)
     except BrokenExecutor:  # a child that was just starting did not ignore Ctrl-C yet
         if not stop.interrupted:
