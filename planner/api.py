@@ -170,7 +170,8 @@ def curve(
     effort: float = 1.0,
     time_limit: float | None = None,
     seed: int = 0,
-    jobs: int = 1,
+    jobs: int | None = None,
+    resume: str | os.PathLike[str] | None = None,
     progress: SweepProgress | None = None,
 ) -> Curve:
     """What memory costs: the cheapest plan found at each of many budgets, by each of several strategies.
@@ -187,11 +188,19 @@ def curve(
             context leaves of it.
         strategies: registered names, or callables.
         time_limit: seconds for the whole curve; what it stops is marked so.
-        jobs: processes; -1 takes every core. The curve is the same with any number.
+        jobs: processes; -1 takes every core. None leaves it to joblib's context: one, unless there is a context.
+            Within `joblib.parallel_config(backend="dask")` the searches run on the cluster of the `distributed.Client`,
+            and within `parallel_config(backend="ray")`, after `ray.util.joblib.register_ray()`, on that of ray; the
+            package must be installed there. The curve is the same wherever it is found. A cluster that shares no disk
+            with this machine hears no Ctrl-C: searches under way end, and no more are sent.
+        resume: a file with a JSON line for each search that has ended, made where it is missing. Searches that it holds
+            are not made again, so that after Ctrl-C, a crash or a time limit the same call goes on where it stopped, to
+            the curve that it would have found at once. A strategy of your own is known by its name alone.
         progress: called after each search and each bound with (done, total, what).
     Raises:
         GraphError, UnitError, UnknownStrategy, UnknownAllocator, PlannerError: the arguments. A budget that nothing
             fits is a point of the curve, not an error. Ctrl-C returns the points found so far, if there are any.
+        PlanFileError: the file to resume from is of another graph, request or version of this package, or damaged.
 
     >>> from planner import zoo
     >>> [(point.budget, point.cost) for point in curve(zoo.chain(8), [7, 8, 9]).points]  # public case C1
@@ -209,16 +218,18 @@ def curve(
         step=step,
     )
     wanted, searches, stop = _wanted(budgets, memory), _searches(strategies), _stop(time_limit)
-    processes = as_int(jobs)
-    if processes is None or not (processes >= 1 or processes == -1):
-        raise PlannerError(f"jobs {shown(jobs)} is not a number of processes >= 1, or -1 for every core")
+    processes = None if jobs is None else as_int(jobs)
+    if jobs is not None and not (processes == -1 or (processes is not None and processes >= 1)):
+        raise PlannerError(f"jobs {shown(jobs)} is not a number of processes >= 1, or -1 for every core, or None")
     if progress is not None and not callable(progress):
         raise PlannerError(f"progress {shown(progress)} is not callable")
+    if resume is not None and not isinstance(resume, (str, os.PathLike)):
+        raise PlannerError(f"resume {shown(resume)} is not the path of a file")
     program = _program(graph, step)
     with stop.listening(), _interruptible(stop):
         session = Session(program, msgspec.structs.replace(request, strategy=""), allocate=allocate, stop=stop)
         sweep = Sweep(session, searches, allocator=allocator, jobs=processes, progress=progress)
-        return sweep.curve(wanted)
+        return sweep.curve(wanted, resume=resume)
 
 
 def _schedules(starts: Sequence[Plan], program: Graph) -> tuple[Schedule, ...]:

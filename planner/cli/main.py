@@ -20,6 +20,7 @@ from planner.cli.measure_command import measure
 from planner.cli.model_commands import estimate, inspect, zoo
 from planner.cli.pack_command import pack
 from planner.cli.plan_commands import curve, optimize, simulate, verify
+from planner.cli.warm_command import warm
 
 EXIT_HELP = (
     "Exit codes: 0 fits, 1 internal error, 2 usage, 3 unreadable graph or plan, 4 infeasible, 5 time limit, "
@@ -33,7 +34,21 @@ def cli() -> None:
     """Plans that make training fit in memory: what stays, what is computed again and when, where every buffer lies."""
 
 
-for _command in (optimize, curve, estimate, inspect, simulate, verify, explain, report, export, pack, measure, zoo):
+for _command in (
+    optimize,
+    curve,
+    estimate,
+    inspect,
+    simulate,
+    verify,
+    explain,
+    report,
+    export,
+    pack,
+    measure,
+    zoo,
+    warm,
+):
     cli.add_command(_command)
 
 

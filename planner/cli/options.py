@@ -70,7 +70,7 @@ STEP = (
            help="Do not train these; wins over --train."),
     option("--lowering", is_flag=True,
            help="Convolutions unfold their input (im2col): workspace of N C_in k_h k_w H_out W_out elements."),
-    option("--resume", "resumed", is_flag=True, help="Optimizer states are there from the first iteration."),
+    option("--resumed", is_flag=True, help="Optimizer states are there from the first iteration."),
 )  # fmt: skip
 GRAPH = (
     option("--batch", type=_ONE, help="Batch size, for zoo models and ONNX files."),

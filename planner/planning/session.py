@@ -6,7 +6,7 @@ import copy
 import inspect
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -204,6 +204,12 @@ class Session:
         changes = {"budget": budget, "strategy": strategy or self.request.strategy}
         other.request = msgspec.structs.replace(self.request, **changes)
         other.search = search or self.search
+        return other
+
+    def knowing(self, judged: Sequence[Candidate]) -> Session:
+        """The same session, which remembers of plans that were judged these alone."""
+        other = copy.copy(self)
+        other._judged = {candidate.proposal.schedule: (candidate, None) for candidate in judged}
         return other
 
     # ---- one strategy, one question
