@@ -14,6 +14,7 @@ from planner.lowering.assembly import Assembly, Value
 from planner.lowering.devices import device as device_named
 from planner.lowering.differentiate import check_optimizer, differentiate
 from planner.lowering.onnx.batches import Sizes
+from planner.lowering.onnx.fused import fused
 from planner.lowering.onnx.layout import Layout, module_of, node_name, params_of, title
 from planner.lowering.onnx.model_file import (
     FreeDimensions,
@@ -87,6 +88,8 @@ def from_onnx(
         if layout.is_step:
             return Step(layout, sizes, Path(path), device=device).build()
         source = counts_of(layout, sizes)
+        if training and (with_functions := fused(layout)) is not model:
+            layout = Layout(with_functions, trainable=spelled_out, folder=Path(path).parent)
         graph = _Importer(layout, sizes, Path(path), source, training=bool(training), device=device).build()
         if training is not True:
             return graph
