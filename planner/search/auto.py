@@ -29,7 +29,7 @@ from planner.search.repair import Repair
 #: Graphs of more ops are annealed only where nothing else finds a plan.
 ANNEALED_OPS: Final = 2500
 #: A plan this near the proven bound, as a fraction of one run of everything, is not searched further.
-CLOSED: Final = 5e-4
+CLOSED: Final = 1e-3
 #: Nearer than this, annealing gets less of the effort, as there is less to win.
 WIDE: Final = 5e-3
 
