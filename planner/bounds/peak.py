@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from planner.analysis.arrays import resident_bytes
@@ -27,8 +28,9 @@ class PeakBound(NamedTuple):
     live: tuple[str, ...]
 
 
+@lru_cache(maxsize=4)
 def peak_lower_bound(graph: Graph, memory: MemoryModel) -> PeakBound:
-    """The largest working set of one op, or the outputs at the end if they take more.
+    """The largest working set of one op, or the outputs at the end if they take more; the last few are kept.
 
     A working set is residents, inputs, fresh outputs and workspace. Every op runs at least once, so no plan avoids it.
     It stays a bound because in-place pairs are granted wherever sizes allow, and values that an identity pair may put
