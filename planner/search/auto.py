@@ -148,14 +148,18 @@ def _large(problem: Problem, ops: int, order: Reordered | None) -> Proposal:
     less = msgspec.structs.replace(problem, effort=problem.effort * ANNEALED_OPS / ops)
     both: tuple[Strategy, ...] = (cuts,) if order is None else (cuts, order.cuts)
     if problem.budget is None:
-        return _best(less, ((*both, *_SEGMENTS),))
+        given = (_neighbour,) if problem.starts else ()
+        return _best(less, ((*both, *_SEGMENTS, *given),))
 
     def annealed(_: Problem) -> Proposal:
         return retention(problem, starts=())
 
     evaluator = evaluator_of(problem.graph, problem.memory)
     turns = bool((evaluator.encoded.arrays.phase == BACKWARD).any())
-    return _best(less, (both, _SEGMENTS, (annealed,)) if turns else ((*_SEGMENTS, annealed),))
+    near: tuple[tuple[Strategy, ...], ...] = ((_tightened, _neighbour),) if _is_near(problem) else ()
+    if problem.starts and not near:
+        both = (*both, _neighbour)
+    return _best(less, (*near, both, _SEGMENTS, (annealed,)) if turns else (*near, (*_SEGMENTS, annealed)))
 
 
 def _is_near(problem: Problem) -> bool:
