@@ -58,8 +58,8 @@ def capture(root: Root, call: Call) -> Capture:
         raise PlannerError("no parameter and no input requires a gradient: there is no backward pass to plan")
     _refuse_hooks(root)
     fakes = FakeTensorMode()
-    tensors = [fake(tensor, fakes) for tensor in call.tensors]
-    with fake_state(root, fakes), torch.random.fork_rng(devices=[]):
+    with unstable.unwatched(), fake_state(root, fakes), torch.random.fork_rng(devices=[]):
+        tensors = [fake(tensor, fakes) for tensor in call.tensors]
         try:
             graph, shape, differentiable = _traced(root, call, tensors, fakes)
         except _ASKS_FOR_VALUES:

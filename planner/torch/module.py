@@ -12,10 +12,12 @@ from planner.errors import PlannerError
 from planner.memory import MemoryModel
 from planner.plan import Plan
 from planner.torch.eager import eager_peak_bytes
-from planner.torch.prepared import Prepared, joint_step, prepare, prepare_plan
+from planner.torch.prepared import Prepared, joint_step, prepare, prepare_again, prepare_plan
 from planner.torch.root import Call, Loss, Root, as_call
 from planner.torch.step_roles import Handover
+from planner.torch.timing import measured_seconds, with_costs
 
+CostsOf = Literal["roofline", "profile"]
 OnNewShape = Literal["error", "plan", "eager"]
 #: Plans kept for calls of other shapes; each holds the graph that it was captured from.
 _MOST_PLANS: Final = 8
@@ -31,6 +33,7 @@ def checkpoint(
     gradients: Handover = "new",
     update_workspace: float = 0.0,
     state_bytes: int = 0,
+    costs: CostsOf = "profile",
     on_new_shape: OnNewShape = "error",
     **options: Any,
 ) -> Planned:
@@ -52,6 +55,9 @@ def checkpoint(
         update_workspace: for "inside-backward": temporary bytes of an update for each byte of its parameter; 0 for SGD,
             2 for Adam and AdamW with foreach=False.
         state_bytes: of an optimizer; they are resident, as parameters are.
+        costs: "profile": a plan by the roofline is run three times, each op is timed there, and the plan is made again
+            with these times. The budget holds meanwhile, and the model is left as it was. "roofline": by a model of
+            the device alone: nothing runs, and the same call gives the same plan each time.
         on_new_shape: what a call of other shapes, dtypes or modes does: "error"; "plan" makes another plan within the
             same bytes; "eager" runs the model as it is where its peak, counted on fake tensors, fits.
         options: of `planner.optimize`: strategy, effort, save, recompute, time_limit, seed ...
@@ -69,7 +75,7 @@ def checkpoint(
     torch.Size([8, 4])
     """
     update = _Update(gradients, update_workspace, state_bytes)
-    asked = _Asked(budget, memory, update, on_new_shape, options)
+    asked = _Asked(budget, memory, update, costs, on_new_shape, options)
     net = Planned(Root(model, loss), asked)
     net._plan_for(as_call(inputs))
     return net
@@ -91,7 +97,7 @@ def apply(
         PlanFileError: at the first call: it is the plan of another step.
     """
     update = _Update(gradients, update_workspace, 0)
-    asked = _Asked(plan.budget, plan.memory, update, "error", {})
+    asked = _Asked(plan.budget, plan.memory, update, "roofline", "error", {})
     return Planned(Root(model, loss), asked, given=plan)
 
 
@@ -112,23 +118,28 @@ class _Asked:
         budget: Any,
         memory: MemoryModel,
         update: _Update,
+        costs: CostsOf,
         on_new_shape: OnNewShape,
         options: Mapping[str, Any],
     ) -> None:
         for name, word, known in (
             ("gradients", update.handover, ("new", "existing", "inside-backward")),
+            ("costs", costs, ("roofline", "profile")),
             ("on_new_shape", on_new_shape, ("error", "plan", "eager")),
         ):
             if word not in known:
                 raise PlannerError(f"unknown {name} {word!r} (known: {', '.join(known)})")
         self.budget, self.memory, self.on_new_shape, self.options = budget, memory, on_new_shape, dict(options)
-        self.update = update
+        self.update, self.costs = update, costs
 
     def prepared(self, root: Root, call: Call, given: Plan | None) -> Prepared:
         joint = joint_step(root, call, **self.update._asdict())
         if given is not None:
             return prepare_plan(joint, given)
         prepared = prepare(joint, self.budget, memory=self.memory, **self.options)
+        if self.costs == "profile":
+            joint = with_costs(joint, measured_seconds(prepared, root, call))
+            prepared = prepare_again(prepared, joint, self.budget, memory=self.memory, **self.options)
         if self.budget is not None:
             self.budget = prepared.plan.budget
         return prepared
