@@ -12,6 +12,7 @@ import torch._functorch.config
 import torch.fx.traceback
 from torch._functorch._aot_autograd import descriptors
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch._functorch.partitioners import _extract_fwd_bwd_modules
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from planner.errors import GraphError
@@ -68,6 +69,23 @@ def is_backward(node: torch.fx.Node) -> bool:
     return node.meta.get("partitioner_tag") == "is_backward"
 
 
+def place(node: torch.fx.Node, *, backward: bool) -> None:
+    """Put an op into the forward or the backward pass."""
+    node.meta["partitioner_tag"] = "is_backward" if backward else "is_forward"
+
+
+def forward_and_backward(
+    joint: torch.fx.GraphModule, saved: Sequence[torch.fx.Node], outputs: int
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    """The two graphs that AOTAutograd asks a `partition_fn` for.
+
+    Args:
+        saved: nodes of the forward pass that the backward pass is given.
+        outputs: how many results the forward pass has.
+    """
+    return _extract_fwd_bwd_modules(joint, list(saved), [], num_fwd_outputs=outputs)
+
+
 def is_accumulation(node: torch.fx.Node) -> bool:
     """True for the sum of two gradients of one tensor that was used twice."""
     return bool(node.meta.get("is_gradient_acc"))
@@ -112,6 +130,11 @@ def result_of(described: Any) -> Result:
         if isinstance(of, descriptors.PlainAOTInput):
             return Gradient(Input(of.idx))
     raise GraphError(f"the step has a result that cannot be planned ({described}): return new dense tensors, not views")
+
+
+def is_write(described: Any) -> bool:
+    """True for an output of the graph that is the new content of an input."""
+    return isinstance(described, descriptors.InputMutationAOTOutput)
 
 
 def source_name(described: Any) -> str:
