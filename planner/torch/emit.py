@@ -18,6 +18,7 @@ from planner.graph import Graph
 from planner.memory import MemoryModel
 from planner.schedule import Compute, Schedule
 from planner.simulator import simulate
+from planner.torch import unstable
 from planner.torch.forms import FORMS
 from planner.torch.meanings import Input, Parameter
 from planner.torch.step_roles import HandOut, HandOver, Joint, SaveState, Take, Wait, Write
@@ -181,7 +182,7 @@ class _Emitter:
             target, args, kwargs = form.call(args, kwargs, place)
         given = [self._argument(argument) for argument in args]
         given += [f"{key}={self._argument(argument)}" for key, argument in kwargs.items()]
-        return f"{self._constant(target)}({', '.join(given)})"
+        return f"{self._constant(unstable.called(target))}({', '.join(given)})"
 
     def _argument(self, argument: Any) -> str:
         if isinstance(argument, torch.fx.Node):

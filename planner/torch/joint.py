@@ -384,7 +384,7 @@ def facts_of(call: ATenCall, cost: Cost, phase: str) -> dict[str, Any]:
              for output, tensor in enumerate(call.tensors)]  # fmt: skip
     facts: dict[str, Any] = {
         "nbytes": _one(sizes), "cost": cost.seconds, "flops": cost.flops, "op": str(call.node.target), "phase": phase,
-        "output": False, "module": _module(call.node), **_types(call.tensors),
+        "output": False, "module": _module(call.node), "line": unstable.line_of(call.node), **_types(call.tensors),
     }  # fmt: skip
     return {**facts, "view": call.views} if call.views else facts
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -54,14 +54,19 @@ def said_to_compile() -> Iterator[None]:
         torch.compiler._is_compiling_flag = before
 
 
-def annotated(module_path: str) -> AbstractContextManager[None]:
-    """Ops made inside, and those of their backward, know this module."""
-    return torch.fx.traceback.annotate({"planner_module": module_path})
+def annotated(**facts: str | None) -> AbstractContextManager[None]:
+    """Ops made inside, and those of their backward, know these facts: `module`, `line`."""
+    return torch.fx.traceback.annotate({f"planner_{name}": fact for name, fact in facts.items()})
 
 
 def module_of(node: torch.fx.Node) -> str | None:
     """The innermost module that an op is of."""
     return (node.meta.get("custom") or {}).get("planner_module")
+
+
+def line_of(node: torch.fx.Node) -> str | None:
+    """The line of the user's that made an op, or the op whose backward it is."""
+    return (node.meta.get("custom") or {}).get("planner_line")
 
 
 def is_backward(node: torch.fx.Node) -> bool:
@@ -148,7 +153,12 @@ def source_name(described: Any) -> str:
 
 def without_autocast() -> AbstractContextManager[None]:
     """Ops inside run as they are written, whatever autocast the caller is in."""
-    return torch._C._DisableAutocast()
+    return torch._C._DisableAutocast() if torch._C._is_any_autocast_enabled() else nullcontext()
+
+
+def called(op: Any) -> Any:
+    """What to call for an op, without the Python that `OpOverload` puts before it."""
+    return op._op if isinstance(op, torch._ops.OpOverload) else op
 
 
 def unwatched() -> AbstractContextManager[None]:
