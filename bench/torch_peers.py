@@ -22,7 +22,6 @@ import torch
 import torch._functorch.config
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.debugging import boxed_nop
-from torch._dynamo.exc import BackendCompilerFailed
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint as run_again
@@ -32,7 +31,6 @@ from bench.torch_models import made
 from bench.torch_sweep import MEMORY, Bed, flops, ruler
 from bench.vision import name_missing_ops
 from planner.api import optimize
-from planner.errors import PlannerError
 from planner.torch import Partition, checkpoint, wrap_checkpoints
 from planner.torch.prepared import joint_step, prepare
 from planner.torch.root import Root, as_call
@@ -207,8 +205,9 @@ def _beside(name: str, bed: Bed, peer: Point, eager: Point, values: Sequence[tor
     for title, make in ours(bed, peer.peak_bytes).items():
         try:
             mine = point(bed, make(), values)
-        except (PlannerError, BackendCompilerFailed) as error:
-            yield f"| {name} | within it, ours, {title} | {str(error).splitlines()[0][:100]} | | | | |"
+        except Exception as error:
+            said_first = f"{type(error).__name__}: {str(error).splitlines()[0][:100]}"
+            yield f"| {name} | within it, ours, {title} | {said_first} | | | | |"
             continue
         assert mine.peak_bytes <= peer.peak_bytes
         said = []

@@ -197,7 +197,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], Callable[[], tuple[Any, ...]], str]]
     "keeps": (lambda: Does(keeps, fc=fc()), rows, "binds a tensor to 'last'"),
     "plain": (lambda: Does(plain, fc=fc(), scale=[X(8)]), rows, r"no parameter, no buffer and no input: keep it with"),
     "sparse": (lambda: Does(lambda m, x: m.e(x), e=nn.Embedding(9, 4, sparse=True)),
-               lambda: (torch.randint(0, 9, (3,)),), r"test_torch_modules\.py:\d+ `.*makes a sparse tensor.* make it dense"),
+               lambda: (torch.randint(0, 9, (3,)),), r"modules\.py:\d+ `.*makes a sparse tensor.* make it dense"),
     "rows": (lambda: Does(lambda m, x: m.r(x)[0], r=nn.GRU(8, 8)), lambda: (X(3, 4, 8),),
              r"test_torch_modules\.py:\d+ `.* in place on a view with gaps, \[4, 8\]: .* a multiple of 32 float32"),
     "lstm": (lambda: Does(lambda m, x: m.r(x)[0], r=nn.LSTM(8, 8)), lambda: (X(3, 4, 8),),
