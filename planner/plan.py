@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Iterable
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, Optional, Protocol
 
@@ -248,6 +249,20 @@ class Plan(Asked):
         from planner.views.difference import difference
 
         return difference(self, other)
+
+    def modules_to_checkpoint(self, *, among: Iterable[str] | None = None) -> tuple[str, ...]:
+        """The modules to run again whole, as `torch.utils.checkpoint` does, to keep the budget at the least cost found.
+
+        It is dearer than this plan, which keeps and runs again single values. `planner.torch.wrap_checkpoints` does it.
+
+        Args:
+            among: paths that may be chosen; None: every module that has an op of its own.
+        Raises:
+            PlannerError: no choice of modules fits; names the least.
+        """
+        from planner.policy.whole_modules import whole_modules
+
+        return whole_modules(self.graph, self.budget, memory=self.memory, among=among).modules
 
     def explain(self, subject: str | None = None, *, search: bool = True, effort: float | None = None) -> Explanation:
         """Why a tensor, an op or a module is as it is, or what the peak is made of: `planner.explain` of this plan.
