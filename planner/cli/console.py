@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import click
 
@@ -25,6 +24,25 @@ EXIT_CODES = (
 )
 #: By what a verdict says; the first that it says counts.
 _COLOURS = {"Does not fit": "red", "No budget fits": "red", "Barely fits": "yellow", "Fits": "green"}
+
+
+_LOUDNESS: Final = "planner.loudness"
+
+
+def set_loudness(given: int) -> Callable[[click.Context, click.Parameter, bool], None]:
+    """The callback of an option that makes a command quiet (-1) or verbose (1)."""
+
+    def set_it(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+        if value and context.meta.setdefault(_LOUDNESS, given) != given:
+            raise click.UsageError("--quiet and --verbose exclude each other; give one")
+
+    return set_it
+
+
+def loudness() -> int:
+    """-1 under --quiet, 1 under --verbose, else 0."""
+    context = click.get_current_context(silent=True)
+    return 0 if context is None else context.meta.get(_LOUDNESS, 0)
 
 
 def check_output(output: str | None, *, force: bool) -> None:
@@ -74,6 +92,8 @@ def print_lines(*lines: str) -> None:
 
 def columns() -> int | None:
     """How wide the terminal is that standard output goes to; None where it is no terminal, and lines stay whole."""
+    import shutil
+
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -81,6 +101,8 @@ def print_answer(*texts: str) -> None:
     """The verdict, bold and coloured on a terminal, then the rest; prose is wrapped at the terminal's width."""
     lines = "\n".join(texts).split("\n")
     width = columns()
+    if loudness() < 0:
+        del lines[1:]
     if width is not None:
         lines = [part for line in lines for part in wrapped(line, width)]
         if not os.environ.get("NO_COLOR"):

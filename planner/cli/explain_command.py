@@ -6,8 +6,8 @@ import click
 from click import option
 
 from planner.cli.console import print_answer, print_json
-from planner.cli.options import JSON, options_of
-from planner.cli.progress import spinner
+from planner.cli.options import JSON, PLAN_ARGUMENT, options_of
+from planner.cli.progress import phase
 
 _EXPLAIN = (
     option("--effort", type=float, metavar="E",
@@ -18,7 +18,7 @@ _EXPLAIN = (
 
 
 @click.command(epilog="Example: planner explain plan.json stage1.block1.conv1")
-@click.argument("plan")
+@PLAN_ARGUMENT
 @click.argument("subject", required=False)
 @options_of(_EXPLAIN, JSON)
 def explain(
@@ -37,7 +37,7 @@ def explain(
         else:
             print_answer(str(difference))
         return
-    with spinner("planning again with the other decision"):
+    with phase("planning again with the other decision"):
         found = loaded.explain(subject, search=not no_search, effort=effort)
     if as_json:
         print_json("planner-explanation", {"explanation": found})

@@ -6,8 +6,8 @@ import click
 from click import option
 
 from planner.cli.console import check_output, print_bytes, print_json, print_lines, shown
-from planner.cli.options import FORCE, JSON, Word, options_of
-from planner.cli.progress import spinner
+from planner.cli.options import FORCE, JSON, PLAN_ARGUMENT, Word, options_of
+from planner.cli.progress import phase
 
 _REPORT = (
     option("-o", "--output", metavar="FILE", required=True, help="Write .html, .svg, .png or .pdf."),
@@ -29,7 +29,7 @@ _EXPORT = (
 
 
 @click.command(epilog="Example: planner report plan.json -o plan.html")
-@click.argument("plan")
+@PLAN_ARGUMENT
 @options_of(_REPORT, FORCE, JSON)
 def report(
     plan: str,
@@ -58,7 +58,7 @@ def report(
         from planner.planning.curve import load_curve
         from planner.views.page import largest_at_peak, page
 
-        with spinner("planning again with other decisions"):
+        with phase("planning again with other decisions"):
             largest = largest_at_peak(loaded, explained)
             with_effort = f"Planned again with effort {loaded.effort if effort is None else effort:g}."
             said = {value: (*loaded.explain(value, effort=effort).lines, with_effort) for value in largest}
@@ -71,7 +71,7 @@ def report(
 
 
 @click.command(epilog="Example: planner export plan.json --to perfetto -o plan.trace.json")
-@click.argument("plan")
+@PLAN_ARGUMENT
 @options_of(_EXPORT, FORCE, JSON)
 def export(plan: str, form: str, output: str, force: bool, as_json: bool) -> None:
     """Write a plan for other tools: a CSV table, a Chrome trace, or a snapshot for PyTorch's memory viewer."""

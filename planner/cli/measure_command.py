@@ -5,33 +5,39 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from click import option
 
 from planner import errors
 from planner.cli.arguments import prediction_of
 from planner.cli.console import check_output, exit_code, print_json, print_lines, say, shown
-from planner.cli.options import GRAPH, JSON, OUTPUT, STEP, options_of, written
-from planner.cli.progress import spinner
+from planner.cli.help_text import Command, section
+from planner.cli.options import FILE, GRAPH, JSON, MODEL, OUTPUT, STEP, options_of, written
+from planner.cli.progress import phase
 
 MEASURE_HELP = (
     "Exit code: that of COMMAND, 128 + N if signal N ended it; 2 or 3 with an error line if it never started, or"
     " nothing could be saved. A calibration is baseline + ratio x predicted peak. With --json the output of COMMAND"
     " goes to standard error."
 )
+_option = section("Options")
 _OWN = (
-    option("--against", metavar="PLAN|GRAPH",
-           help="A plan file, or GRAPH as for estimate: show its predicted peak too."),
-    option("--baseline", metavar="SIZE|FILE",
-           help="What does not grow with the model: bytes, or a file of measure -o. [0]"),
-    option("--kind", type=click.Choice(["host", "device"]),
-           help="Memory held against the prediction. [device if PyTorch used one]"),
-    option("--interval", type=click.FloatRange(0.01, 60), default=0.1, show_default=True, metavar="SECONDS",
-           help="Between samples."),
-    option("--alignment", metavar="BYTES", help="Of the prediction from a graph (512 for CUDA). [1]"),
+    _option("--against", type=MODEL, metavar="PLAN|GRAPH",
+            help="A plan file, or GRAPH as for estimate: show its predicted peak too."),
+    _option("--baseline", type=FILE, metavar="SIZE|FILE",
+            help="What does not grow with the model: bytes, or a file of measure -o. [0]"),
+    _option("--kind", type=click.Choice(["host", "device"]),
+            help="Memory held against the prediction. [device if PyTorch used one]"),
+    _option("--interval", type=click.FloatRange(0.01, 60), default=0.1, show_default=True, metavar="SECONDS",
+            help="Between samples."),
+    _option("--alignment", metavar="BYTES", help="Of the prediction from a graph (512 for CUDA). [1]"),
 )  # fmt: skip
 
 
-@click.command(context_settings={"allow_interspersed_args": False}, epilog=MEASURE_HELP)
+@click.command(
+    cls=Command,
+    examples=['planner measure -- python -c "print(sum(range(10**6)))"'],
+    context_settings={"allow_interspersed_args": False},
+    epilog=MEASURE_HELP,
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @options_of(_OWN, GRAPH, STEP, OUTPUT, JSON)
 def measure(
@@ -60,7 +66,7 @@ def measure(
         raise click.UsageError(f"{measured}, and --kind is {kind}; they must be the same")
     predicted = None
     if against is not None:
-        with spinner("predicting the peak"):
+        with phase("predicting the peak"):
             predicted = prediction_of(against, options, given=given)
     with view.progress_title(command) as progress:
         found = run_measured(command, interval_seconds=interval, stdout=2 if as_json else None, progress=progress)

@@ -6,50 +6,68 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
-from click import option
 
 from planner import errors
-from planner.cli.arguments import ELSEWHERE, graph_of, memory_of, program_of, step_of
+from planner.cli.arguments import graph_of, memory_of, program_of, step_of
 from planner.cli.console import check_output, columns, print_answer, print_json, print_lines, printing, say, shown
-from planner.cli.options import GRAPH, GRAPH_HELP, JSON, MEMORY, OUTPUT, STEP, options_of
-from planner.cli.progress import spinner
+from planner.cli.help_text import Command, section
+from planner.cli.options import (
+    FILE,
+    GRAPH,
+    GRAPH_ARGUMENT,
+    GRAPH_HELP,
+    JSON,
+    MEMORY,
+    MODEL,
+    OUTPUT,
+    SIZE,
+    STEP,
+    options_of,
+)
+from planner.cli.progress import phase
 
 if TYPE_CHECKING:
     import networkx as nx
 
     from planner.graph import Graph
-    from planner.zoo import Model
 
-
+_option = section("Options")
 _ESTIMATE = (
-    option("--batch", "batches", metavar="N,N,...", default="",
-           help="Batch sizes, one row each, for zoo models and ONNX files."),
-    option("--fits", metavar="SIZE,...",
-           help='"16GiB", or devices such as t4,a100-40,rtx4090: say what fits, and what would help.'),
-    option("--largest-batch", is_flag=True,
-           help="Find the largest batch that fits; without --batch, show it. Needs --fits."),
-    option("--overhead", type=click.FloatRange(min=0),
-           help="With --largest-batch: also with a plan that costs so much more, as 0.3."),
-    option("--calibration", metavar="FILE",
-           help="Go by memory as `planner measure -o FILE` found it: baseline + ratio x peak."),
-    option("--rule", type=click.Choice(["cs231n"]), help="Show this rule of thumb beside the simulation."),
+    _option("--batch", "batches", metavar="N,N,...", default="",
+            help="Batch sizes, one row each, for zoo models and ONNX files."),
+    _option("--fits", type=SIZE, metavar="SIZE,...",
+            help='"16GiB", or devices such as t4,a100-40,rtx4090: say what fits, and what would help.'),
+    _option("--largest-batch", is_flag=True,
+            help="Find the largest batch that fits; without --batch, show it. Needs --fits."),
+    _option("--overhead", type=click.FloatRange(min=0),
+            help="With --largest-batch: also with a plan that costs so much more, as 0.3."),
+    _option("--calibration", type=FILE, metavar="FILE",
+            help="Go by memory as `planner measure -o FILE` found it: baseline + ratio x peak."),
+    _option("--rule", type=click.Choice(["cs231n"]), help="Show this rule of thumb beside the simulation."),
 )  # fmt: skip
 _INSPECT = (
-    option("--by", type=click.Choice(["module", "op", "layer"]), default="module",
-           help="What a row is; layer: one op. [module]"),
-    option("--depth", type=click.IntRange(min=1),
-           help="Modules down to this many parts of a name. [as deep as --limit shows whole]"),
-    option("--limit", type=click.IntRange(min=0), default=40, show_default=True,
-           help="Rows at most, 0 for all; --json has all."),
-    option("--sort", type=click.Choice(["order", "bytes", "saved", "flops", "params"]),
-           help="Largest first. [op types by bytes]"),
-    option("--top", type=click.IntRange(min=0), default=10, show_default=True,
-           help="List this many of the largest storages."),
+    _option("--by", type=click.Choice(["module", "op", "layer"]), default="module",
+            help="What a row is; layer: one op. [module]"),
+    _option("--depth", type=click.IntRange(min=1),
+            help="Modules down to this many parts of a name. [as deep as --limit shows whole]"),
+    _option("--limit", type=click.IntRange(min=0), default=40, show_default=True,
+            help="Rows at most, 0 for all; --json has all."),
+    _option("--sort", type=click.Choice(["order", "bytes", "saved", "flops", "params"]),
+            help="Largest first. [op types by bytes]"),
+    _option("--top", type=click.IntRange(min=0), default=10, show_default=True,
+            help="List this many of the largest storages."),
 )  # fmt: skip
 
 
-@click.command(epilog=GRAPH_HELP)
-@click.argument("graph")
+@click.command(
+    cls=Command,
+    examples=[
+        "planner estimate resnet50 --batch 8,32 --fits t4",
+        "planner estimate vit_b_16 --batch 8 --optimizer adamw",
+    ],
+    epilog=GRAPH_HELP,
+)
+@GRAPH_ARGUMENT
 @options_of(_ESTIMATE, STEP, GRAPH[1:], MEMORY, JSON)
 def estimate(graph: str, batches: str, fits: str | None, largest_batch: bool, as_json: bool, **options: Any) -> None:
     """Simulate a training step: bytes by component and phase, and whether they fit."""
@@ -78,14 +96,14 @@ def estimate(graph: str, batches: str, fits: str | None, largest_batch: bool, as
     rows, most = [], dict[str, int]()
     if largest_batch:
         build = partial(_with_batch, graph, given)
-        with spinner("trying batches"):
+        with phase("trying batches"):
             most["largest_batch"] = footprint.largest_batch(build, str(fits), **named)
             if overhead is not None:
                 most["largest_batch_planned"] = footprint.largest_batch(build, str(fits), overhead=overhead, **named)
         if not batches:
             wanted = [max(most["largest_batch"], 1)]
     for batch in wanted:
-        with spinner("simulating the step"):
+        with phase("simulating the step"):
             found = footprint.estimate(_with_batch(graph, given, batch), rule=options["rule"], **named)
         rows.append((batch, found, tuple(map(found.advice, devices))))
     from planner.footprint.printed import as_lines, as_object
@@ -101,8 +119,12 @@ def estimate(graph: str, batches: str, fits: str | None, largest_batch: bool, as
         raise click.exceptions.Exit(4)
 
 
-@click.command(epilog=GRAPH_HELP)
-@click.argument("graph")
+@click.command(
+    cls=Command,
+    examples=["planner inspect resnet50 --batch 32 --depth 1", "planner inspect unet --batch 1 --by op --sort saved"],
+    epilog=GRAPH_HELP,
+)
+@GRAPH_ARGUMENT
 @options_of(_INSPECT, GRAPH, STEP, MEMORY, JSON)
 def inspect(
     graph: str, by: str, depth: int | None, limit: int, sort: str | None, top: int, as_json: bool, **options: Any
@@ -111,7 +133,7 @@ def inspect(
     if depth is not None and by != "module":
         raise click.UsageError(f"--depth is for --by module; --by {by} has no tree")
     memory = memory_of(options)
-    with spinner("reading the graph"):
+    with phase("reading the graph"):
         source: dict[str, Any] = {}
         program = program_of(graph, options, source)
         from planner.footprint.inventory import take_inventory
@@ -128,33 +150,37 @@ def inspect(
             print_inventory(inventory, scope=memory.scope)
 
 
-@click.command()
-@click.argument("model", required=False)
+@click.command(
+    cls=Command, examples=["planner zoo", "planner zoo gpt2-medium", "planner zoo resnet18 --batch 8 -o resnet18.json"]
+)
+@click.argument("model", required=False, type=MODEL)
 @options_of(GRAPH, STEP, OUTPUT, JSON)
 def zoo(model: str | None, output: str | None, force: bool, as_json: bool, **options: Any) -> None:
-    """List the models that come with the planner, or write one as a JSON graph."""
+    """List the models, show what one takes, or write one as a JSON graph."""
     from planner.zoo.catalogue import ALIASES, MODELS, find, hint
 
-    if model is None and as_json:
-        fields = ("argument", "description", "options", "required")
-        rows: list[dict[str, Any]] = []
-        for name, entry in MODELS.items():
-            types = (*entry.typed_options.values(),)
-            rows.append({"name": name, **{field: getattr(entry, field) for field in fields}, "types": types})
-        aliases = [{"name": name, "spec": alias.spec, "options": alias.options} for name, alias in ALIASES.items()]
-        print_json("planner-models", {"models": rows, "aliases": aliases})
-        return
     if model is None:
-        from planner.cli.tables import print_models
+        if output is not None:
+            raise click.UsageError("name a model to write with -o FILE; planner zoo lists them")
+        if as_json:
+            aliases = [{"name": name, "spec": alias.spec, "options": alias.options} for name, alias in ALIASES.items()]
+            print_json("planner-models", {"models": [_facts(name) for name in MODELS], "aliases": aliases})
+        else:
+            from planner.cli.model_list import list_lines
 
-        listed = [(name, entry.argument, _option_list(entry), entry.description) for name, entry in MODELS.items()]
-        with printing():
-            print_models(listed, aliases=[(name, str(alias)) for name, alias in ALIASES.items()])
+            print_answer(*list_lines(width=columns()))
         return
-    if output is None:
-        raise click.UsageError("name the file to write with -o FILE")
-    if find(model) is None:
+    named = find(model)
+    if named is None:
         raise errors.GraphError(f"unknown model {model!r}; {hint(model)}")
+    if output is None:
+        if as_json:
+            print_json("planner-options", {"model": _facts(named.name), "alias": named.title, "set": named.options})
+        else:
+            from planner.cli.model_list import model_lines
+
+            print_answer(*model_lines(named, model, width=columns()))
+        return
     check_output(output, force=force)
     from planner.files import write_whole
 
@@ -167,10 +193,14 @@ def zoo(model: str | None, output: str | None, force: bool, as_json: bool, **opt
         print_lines(f"Saved {program!r} to {output}")
 
 
-def _option_list(model: Model) -> str:
-    """Options as people write them: those of the command line itself, then those for `--option`."""
-    own = [f"--{ELSEWHERE[name]}" for name in model.options if name in ELSEWHERE]
-    return ", ".join([*own, *(typed.example for name, typed in model.typed_options.items() if name not in ELSEWHERE)])
+def _facts(name: str) -> dict[str, Any]:
+    """A model for JSON."""
+    from planner.zoo.catalogue import MODELS
+
+    model = MODELS[name]
+    fields = ("argument", "description", "options", "required")
+    types = tuple(model.typed_options.values())
+    return {"name": name, **{field: getattr(model, field) for field in fields}, "types": types}
 
 
 def _with_batch(graph: str, options: dict[str, Any], batch: int | None) -> nx.DiGraph | Graph:

@@ -6,33 +6,33 @@ import math
 from typing import Any
 
 import click
-from click import option
 
 from planner import errors
 from planner.cli.console import check_output, print_json, print_lines, shown
-from planner.cli.options import JSON, OUTPUT, options_of
-from planner.cli.progress import status
-from planner.units import exactly, format_bytes, parse_bytes
+from planner.cli.help_text import Command, section
+from planner.cli.options import FILE, JSON, OUTPUT, options_of
+from planner.cli.progress import phase
 
 _HELP = (
     "BUFFERS: a CSV file with the columns id, lower, upper (a buffer is live from lower until before upper) and size"
     " in bytes, and if you wish alignment and fixed_offset. It is written back with a column offset: to standard"
     " output, or to -o FILE. Exit code 4: nothing was found within the capacity; the last line is the least that was."
 )
+_option = section("Options")
 _ZERO = click.FloatRange(min=0)
 _OWN = (
-    option("--capacity", metavar="SIZE",
-           help='Stop at the first arena within it, as "1MiB" or bytes. [the smallest arena]'),
-    option("--reserved", multiple=True, metavar="OFFSET:SIZE",
-           help="No buffer may lie there; part of the arena. May be repeated."),
-    option("--effort", type=_ZERO, default=4.0, show_default=True, help="Search work; 0: simple rules alone."),
-    option("--time-limit", type=_ZERO, metavar="SECONDS", help="Return the best found by then."),
-    option("--seed", type=click.IntRange(min=0), default=0, show_default=True),
+    _option("--capacity", metavar="SIZE",
+            help='Stop at the first arena within it, as "1MiB" or bytes. [the smallest arena]'),
+    _option("--reserved", multiple=True, metavar="OFFSET:SIZE",
+            help="No buffer may lie there; part of the arena. May be repeated."),
+    _option("--effort", type=_ZERO, default=4.0, show_default=True, help="Search work; 0: simple rules alone."),
+    _option("--time-limit", type=_ZERO, metavar="SECONDS", help="Return the best found by then."),
+    _option("--seed", type=click.IntRange(min=0), default=0, show_default=True),
 )  # fmt: skip
 
 
-@click.command(epilog=_HELP)
-@click.argument("buffers")
+@click.command(cls=Command, examples=["planner pack buffers.csv --capacity 44KiB -o packed.csv"], epilog=_HELP)
+@click.argument("buffers", type=FILE)
 @options_of(_OWN, OUTPUT, JSON)
 def pack(
     buffers: str, capacity: str | None, reserved: tuple[str, ...], output: str | None, force: bool, **options: Any
@@ -42,6 +42,8 @@ def pack(
     for name, number in (("--effort", effort), ("--time-limit", time_limit)):
         if number is not None and not math.isfinite(number):
             raise click.UsageError(f"{name} {number} is not a finite number")
+    from planner.units import exactly, format_bytes, parse_bytes
+
     check_output(output, force=force)
     capacity_bytes = None if capacity is None else parse_bytes(capacity, what="capacity")
     regions = [_region(text) for text in reserved]
@@ -52,10 +54,11 @@ def pack(
 
     table = read_table(buffers, reserved=regions)
     stop = Stop.after(time_limit)
-    with status("packing") as tell, stop.listening():
-        progress = (
-            None if tell is None else lambda top, bound: tell(f"{format_bytes(top)}, none below {format_bytes(bound)}")
-        )
+    with phase("packing") as shown_phase, stop.listening():
+
+        def progress(top: int, bound: int) -> None:
+            shown_phase.tell(f"best so far {format_bytes(top)}, none below {format_bytes(bound)}")
+
         search: dict[str, Any] = {"effort": effort, "seed": options["seed"], "stop": stop, "progress": progress}
         found = find_packing(table.intervals, capacity=capacity_bytes, **search)
     table.check(found)
@@ -83,6 +86,8 @@ def pack(
 
 
 def _region(text: str) -> tuple[int, int]:
+    from planner.units import parse_bytes
+
     offset, colon, size = text.partition(":")
     if not colon:
         raise click.UsageError(f"--reserved {text!r}: write OFFSET:SIZE, as 0:4096")
@@ -90,6 +95,8 @@ def _region(text: str) -> tuple[int, int]:
 
 
 def _too_small(capacity: int, top: int, bound: int, *, cut_short: bool) -> errors.InfeasibleBudget:
+    from planner.units import exactly
+
     proven = capacity < bound
     late = " in time" if cut_short else ""
     why = f"no packing goes below {bound} bytes" if proven else f"none was found{late}; the proven bound is {bound}"

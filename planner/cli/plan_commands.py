@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
-from click import option
 
 from planner.cli.arguments import MOST_DIGITS, call_of, graph_of, memory_of, program_of, step_of
 from planner.cli.console import (
@@ -24,8 +23,26 @@ from planner.cli.console import (
     say,
     shown,
 )
-from planner.cli.options import FORCE, GRAPH, GRAPH_HELP, JSON, MEMORY, SEARCH, STEP, options_of, written
-from planner.cli.progress import progress_bar, search_progress, spinner
+from planner.cli.help_text import Command, last_section, section
+from planner.cli.options import (
+    FILE,
+    FORCE,
+    GRAPH,
+    GRAPH_ARGUMENT,
+    GRAPH_HELP,
+    JSON,
+    MEMORY,
+    MODEL,
+    PLAN_ARGUMENT,
+    SEARCH,
+    SIZE,
+    STEP,
+    STRATEGY,
+    STRATEGY_LIST,
+    options_of,
+    written,
+)
+from planner.cli.progress import phase, search_progress, sweep_progress
 from planner.errors import GraphError, OutputError, VerificationError
 from planner.names import STRATEGIES
 
@@ -34,37 +51,39 @@ if TYPE_CHECKING:
     from planner.torch.verification import Verification
 
 STRATEGY_NAMES = ", ".join(STRATEGIES)
+_option = section("Options")
 _OPTIMIZE = (
-    option("-o", "--output", metavar="FILE",
-           help="Write the plan (.json), a page (.html) or memory over time (.svg, .png, .pdf); - prints the plan."),
+    last_section("-o", "--output", type=FILE, metavar="FILE",
+                 help="Write the plan (.json), a page (.html) or memory over time (.svg, .png, .pdf); - prints it."),
     FORCE,
-    option("--budget", help='"7GB" (7e9), "7GiB" (7*2**30), bytes, "40%" or "0.4" of the peak without recomputation, a'
-                            ' device such as t4 or a100-40, or "auto". [least peak]'),
-    option("--strategy", default="auto", show_default=True, help=f"{STRATEGY_NAMES}."),
-    option("--no-least", "least", flag_value=False, default=True,
-           help="Where nothing fits, do not look for the least that works."),
+    _option("--budget", type=SIZE,
+            help='"7GB" (7e9), "7GiB" (7*2**30), bytes, "40%" or "0.4" of the peak without recomputation, a device such'
+                 ' as t4 or a100-40, or "auto". [least peak]'),
+    _option("--strategy", type=STRATEGY, default="auto", show_default=True, help=f"{STRATEGY_NAMES}."),
+    _option("--no-least", "least", flag_value=False, default=True,
+            help="Where nothing fits, do not look for the least that works."),
 )  # fmt: skip
 _CURVE = (
-    option("--budgets", default="16", show_default=True,
-           help='How many, from least peak to no recomputation; or a list: "4GB,5GB,40%,t4".'),
-    option("--strategies", default="auto", show_default=True,
-           help=f'"all", or names with commas between: {STRATEGY_NAMES}.'),
-    option("--jobs", type=int, default=1, show_default=True, help="Processes; -1 takes every core."),
-    option("--resume", metavar="FILE",
-           help="Keep each finished search in this file, and make none again that it holds."),
-    option("-o", "--output", "outputs", multiple=True, metavar="FILE",
-           help="Write .csv, .json, .svg, .png or .pdf; may be repeated."),
-    option("--plans", metavar="FOLDER",
-           help="Write the cheapest plan of each budget into this folder; made if it is missing."),
+    _option("--budgets", type=SIZE, default="16", show_default=True,
+            help='How many, from least peak to no recomputation; or a list: "4GB,5GB,40%,t4".'),
+    _option("--strategies", type=STRATEGY_LIST, default="auto", show_default=True,
+            help=f'"all", or names with commas between: {STRATEGY_NAMES}.'),
+    _option("--jobs", type=int, default=1, show_default=True, help="Processes; -1 takes every core."),
+    _option("--resume", type=FILE, metavar="FILE",
+            help="Keep each finished search in this file, and make none again that it holds."),
+    last_section("-o", "--output", "outputs", type=FILE, multiple=True, metavar="FILE",
+                 help="Write .csv, .json, .svg, .png or .pdf; may be repeated."),
+    _option("--plans", metavar="FOLDER",
+            help="Write the cheapest plan of each budget into this folder; made if it is missing."),
 )  # fmt: skip
 _VERIFY = (
-    option("--graph", help="Refuse the plan unless it is of this graph."),
-    option("--execute", is_flag=True,
-           help="Run it too, on real bytes in one arena; they must be those of a run without a plan."),
-    option("--scale", type=click.IntRange(min=1),
-           help="Divide sizes by this to run them. [as little as keeps the arena below 256 MiB]"),
-    option("--model", metavar="MODULE:CALLABLE",
-           help="Run it in PyTorch beside the step without it; the callable returns (model, inputs, loss)."),
+    _option("--graph", type=MODEL, help="Refuse the plan unless it is of this graph."),
+    _option("--execute", is_flag=True,
+            help="Run it too, on real bytes in one arena; they must be those of a run without a plan."),
+    _option("--scale", type=click.IntRange(min=1),
+            help="Divide sizes by this to run them. [as little as keeps the arena below 256 MiB]"),
+    _option("--model", metavar="MODULE:CALLABLE",
+            help="Run it in PyTorch beside the step without it; the callable returns (model, inputs, loss)."),
 )  # fmt: skip
 _ASKED = ("order", "save", "recompute", "effort", "time_limit", "seed")  # options that go to the verb as they are
 
@@ -89,8 +108,18 @@ def _counted(asked: dict[str, Any]) -> Iterator[None]:
         asked["time_limit"] = max(1e-9, limit + start - time.monotonic())
 
 
-@click.command(epilog=GRAPH_HELP)
-@click.argument("graph")
+_OPTIMIZE_EXAMPLES = (
+    "planner optimize resnet:18 --batch 32 --budget 70% -o plan.json",
+    "planner optimize mlp:784-128-10 --batch 64 --budget t4 --optimizer adam",
+)
+_CURVE_EXAMPLES = (
+    "planner curve mlp:64-64-64-10 --batch 512 --budgets 4 -o curve.csv",
+    "planner curve chain:24 --budgets 8,12,60% --strategies chen-sqrt,chen-budget",
+)
+
+
+@click.command(cls=Command, examples=_OPTIMIZE_EXAMPLES, epilog=GRAPH_HELP)
+@GRAPH_ARGUMENT
 @options_of(_OPTIMIZE, SEARCH, GRAPH, STEP, MEMORY, JSON)
 def optimize(
     graph: str,
@@ -107,14 +136,14 @@ def optimize(
         raise click.UsageError("--json and -o - both write to standard output; give one")
     if output not in (None, "-"):
         check_output(output, force=force)
-    from planner.api import optimize as find_plan
-    from planner.files import write_whole
-    from planner.views.plan_files import PICTURES, check_suffix, content_of
+    with phase("reading the graph"):  # and before that the kernels, which take longer than most graphs
+        from planner.api import optimize as find_plan
+        from planner.files import write_whole
+        from planner.views.plan_files import PICTURES, check_suffix, content_of
 
-    suffix = ".json" if output in (None, "-") else check_suffix(output, allowed=(".json", ".html", *PICTURES))
-
+        suffix = ".json" if output in (None, "-") else check_suffix(output, allowed=(".json", ".html", *PICTURES))
     asked = _asked(options)
-    with spinner("reading the graph"), _counted(asked):
+    with phase("reading the graph"), _counted(asked):
         model = graph_of(graph, options)
     with search_progress("planning") as progress:
         plan = find_plan(model, budget, strategy=strategy, **asked, least=least, progress=progress)
@@ -132,8 +161,8 @@ def optimize(
         print_answer(str(plan.report), f"  Saved to {output}" if output else f"  {hint}")
 
 
-@click.command(epilog=GRAPH_HELP)
-@click.argument("graph")
+@click.command(cls=Command, examples=_CURVE_EXAMPLES, epilog=GRAPH_HELP)
+@GRAPH_ARGUMENT
 @options_of(_CURVE, SEARCH, GRAPH, STEP, MEMORY, FORCE, JSON)
 def curve(
     graph: str, budgets: str, strategies: str, jobs: int, outputs: tuple[str, ...], as_json: bool, **options: Any
@@ -155,11 +184,11 @@ def curve(
     count = len(listed) == 1 and listed[0].isascii() and listed[0].isdecimal()
     if count and len(listed[0]) > MOST_DIGITS:
         raise click.UsageError(f"--budgets: a number of {len(listed[0])} digits is no number of budgets")
-    with spinner("reading the graph"), _counted(asked):
+    with phase("reading the graph"), _counted(asked):
         model = graph_of(graph, options)
     wanted = int(listed[0]) if count else listed
     names = strategy_names() if strategies == "all" else [name.strip() for name in strategies.split(",")]
-    with progress_bar("planning") as progress:
+    with sweep_progress("planning") as progress:
         found = find_curve(
             model, wanted, strategies=names, **asked, jobs=jobs, resume=options["resume"], progress=progress
         )
@@ -204,8 +233,8 @@ def _check_folder(folder: str, *, force: bool) -> None:
         raise OutputError(f"cannot write into {folder!r}; {fix}")
 
 
-@click.command()
-@click.argument("plan")
+@click.command(cls=Command, examples=["planner simulate plan.json"])
+@PLAN_ARGUMENT
 @options_of(JSON)
 def simulate(plan: str, as_json: bool) -> None:
     """Replay a plan step by step, and print what it takes."""
@@ -223,8 +252,10 @@ def simulate(plan: str, as_json: bool) -> None:
             print_trace(trace, name=plan)
 
 
-@click.command(epilog=GRAPH_HELP)
-@click.argument("plan")
+@click.command(
+    cls=Command, examples=["planner verify plan.json", "planner verify plan.json --execute"], epilog=GRAPH_HELP
+)
+@PLAN_ARGUMENT
 @options_of(_VERIFY, GRAPH, STEP, JSON)
 def verify(
     plan: str, graph: str | None, execute: bool, scale: int | None, model: str | None, as_json: bool, **options: Any
@@ -241,7 +272,7 @@ def verify(
     trace = loaded.verify()
     buffers = 0 if loaded.allocation is None else len(loaded.allocation.buffers)
     needed = loaded.report.needed_bytes
-    with spinner("running the plan"):
+    with phase("running the plan"):
         executed = loaded.execute(scale=scale) if execute else None
         compared = None if model is None else _compared(loaded, model)
     if as_json:

@@ -115,18 +115,6 @@ def print_trace(trace: Trace, *, name: str) -> None:
         out.print(f"    {format_bytes(nbytes):>11}  {printable(value)}")
 
 
-def print_models(rows: list[tuple[str, str, str, str]], *, aliases: list[tuple[str, str]]) -> None:
-    """The `zoo` command's answer: name, argument, options and description; then what each alias stands for."""
-    table = _table("model", "argument", "options", "")
-    for row in rows:
-        table.add_row(*row)
-    console().print(table)
-    names = _table("alias", "stands for")
-    for alias in aliases:
-        names.add_row(*alias)
-    console().print(names)
-
-
 def _sorted(rows: list[Row], by: str) -> list[Row]:
     """Largest first at every depth, each module followed by what is inside it."""
     if by == "order":

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 import click
 
 from planner.cli.console import print_json, print_lines, shown
+from planner.cli.help_text import Command
 from planner.cli.options import JSON, options_of
-from planner.cli.progress import progress_bar
+from planner.cli.progress import sweep_progress
 from planner.errors import InfeasibleBudget, KernelCacheError
 
 if TYPE_CHECKING:
     import networkx as nx
 
 
-@click.command()
+@click.command(cls=Command, examples=["planner warm"])
 @options_of(JSON)
 def warm(as_json: bool) -> None:
     """Compile all kernels into the cache, as for an image or a build: later commands wait for none."""
@@ -27,10 +28,9 @@ def warm(as_json: bool) -> None:
     if FOLDER is None:
         raise KernelCacheError("compiled kernels are kept nowhere; set NUMBA_CACHE_DIR, and unset NUMBA_DISABLE_JIT")
     parts = dict(questions())
-    with progress_bar("compiling") as progress:
+    with sweep_progress("compiling") as progress:
         for done, (name, ask) in enumerate(parts.items()):
-            if progress is not None:
-                progress(done, len(parts), name)
+            progress(done, len(parts), name)
             ask()
     count = sum(1 for _ in FOLDER.rglob("*.nbi"))
     if as_json:

@@ -153,8 +153,45 @@ class Footprint(msgspec.Struct, frozen=True):
 
     @property
     def optimizer(self) -> str | None:
-        """The step's optimizer; None: the graph's."""
-        return None if self.step is None else self.step.optimizer
+        """The step's optimizer; None: the graph's.
+
+        Each part of the step is an attribute here too.
+
+        >>> from planner import zoo
+        >>> found = estimate(zoo.mlp([4, 8, 2], batch=2), step=TrainingStep("adam", micro_batches=4))
+        >>> found.optimizer, found.micro_batches, found.gradients, found.update, found.master_weights, found.lowering
+        ('adam', 4, 'released', None, False, False)
+        """
+        return self._asked.optimizer
+
+    @property
+    def micro_batches(self) -> int:
+        """The step's forward and backward passes before one update."""
+        return self._asked.micro_batches
+
+    @property
+    def gradients(self) -> str:
+        """What the step does with gradients between iterations."""
+        return self._asked.gradients
+
+    @property
+    def update(self) -> str | None:
+        """How the step updates parameters; None: as the graph does."""
+        return self._asked.update
+
+    @property
+    def master_weights(self) -> bool:
+        """True if the step keeps a float32 master of each 16-bit parameter."""
+        return self._asked.master_weights
+
+    @property
+    def lowering(self) -> bool:
+        """True if the step's convolutions unfold their input."""
+        return self._asked.lowering
+
+    @property
+    def _asked(self) -> TrainingStep:
+        return self.step or TrainingStep()
 
     @property
     def micro_batch(self) -> str | None:

@@ -9,28 +9,29 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-import networkx as nx
-
 from planner.errors import GraphError
-from planner.graph import Graph
-from planner.lowering.read import GraphLike, read_graph
-from planner.zoo.bert import bert
-from planner.zoo.catalogue import ALIASES, MODELS, Alias, Deferred, Model, find, hint
-from planner.zoo.chains import chain
-from planner.zoo.densenet import densenet
-from planner.zoo.llama import llama
-from planner.zoo.lstm import lstm
-from planner.zoo.mlp import mlp
-from planner.zoo.resnet import resnet
-from planner.zoo.squeezenet import squeezenet
-from planner.zoo.transformer import gpt, vit
-from planner.zoo.unet import unet
-from planner.zoo.vgg import vgg
+from planner.zoo.catalogue import ALIASES, MODELS, Alias, Model, find, hint
 
 if TYPE_CHECKING:
+    import networkx as nx
+
+    from planner.graph import Graph
+    from planner.lowering.read import GraphLike
     from planner.mxnet.models import inception_bn as inception_bn
     from planner.mxnet.models import mxnet_lstm as mxnet_lstm
     from planner.mxnet.models import mxnet_resnet as mxnet_resnet
+    from planner.zoo.models.bert import bert as bert
+    from planner.zoo.models.chains import chain as chain
+    from planner.zoo.models.densenet import densenet as densenet
+    from planner.zoo.models.llama import llama as llama
+    from planner.zoo.models.lstm import lstm as lstm
+    from planner.zoo.models.mlp import mlp as mlp
+    from planner.zoo.models.resnet import resnet as resnet
+    from planner.zoo.models.squeezenet import squeezenet as squeezenet
+    from planner.zoo.models.transformer import gpt as gpt
+    from planner.zoo.models.transformer import vit as vit
+    from planner.zoo.models.unet import unet as unet
+    from planner.zoo.models.vgg import vgg as vgg
 
 __all__ = [
     "ALIASES", "MODELS", "Alias", "Model", "bert", "build", "chain", "densenet", "gpt", "inception_bn", "llama", "lstm",
@@ -40,7 +41,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     model = MODELS.get(name)
-    if model is not None and isinstance(model.build, Deferred):
+    if model is not None:
         return model.build.function
     missing = f"module 'planner.zoo' has no attribute {name!r}"
     if name.startswith("__"):
@@ -49,6 +50,10 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(
         f"{missing}; {hint(name) if alias is None else _written(alias.title or alias.name, alias.model)}"
     )
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def _written(name: str, model: Model) -> str:
@@ -113,6 +118,8 @@ def opened(graph: GraphLike, **options: Any) -> nx.DiGraph | Graph:
     if named is None:
         if isinstance(graph, str) and not os.path.exists(graph) and not os.path.splitext(graph)[1]:
             raise GraphError(f"no file {graph!r}, and no zoo model of that name; {hint(graph)}")
+        from planner.lowering.read import read_graph
+
         return read_graph(graph, **options)
     if options.get("training") == "forward" and "training" not in named.model.options:
         del options["training"]  # the model is a whole step, which the verb rewrites

@@ -5,39 +5,35 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from inspect import Parameter, signature
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
-import networkx as nx
+from planner.zoo.depths import DENSENET_BLOCKS, RESNET_STAGES, VGG_STAGES
 
-from planner.zoo.bert import bert
-from planner.zoo.chains import chain
-from planner.zoo.densenet import DENSENET_BLOCKS, densenet
-from planner.zoo.llama import llama
-from planner.zoo.lstm import lstm
-from planner.zoo.mlp import mlp
-from planner.zoo.model_options import Option, options_of
-from planner.zoo.resnet import STAGES, resnet
-from planner.zoo.squeezenet import squeezenet
-from planner.zoo.transformer import gpt, vit
-from planner.zoo.unet import unet
-from planner.zoo.vgg import VGG_STAGES, vgg
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from planner.zoo.model_options import Option
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """A model of `planner.mxnet`, which is imported when the model is built or described."""
+    """A model's function, imported when the model is built or described: lists of models are printed without it.
 
+    Args:
+        home: its module, after `planner`.
+    """
+
+    home: str
     name: str
 
     @property
     def function(self) -> Callable[..., nx.DiGraph]:
-        """The model's own function."""
-        from planner.mxnet import models
+        """The function itself."""
+        from importlib import import_module
 
-        function: Callable[..., nx.DiGraph] = getattr(models, self.name)
+        function: Callable[..., nx.DiGraph] = getattr(import_module(f"planner.{self.home}"), self.name)
         return function
 
     def __call__(self, *arguments: Any, **options: Any) -> nx.DiGraph:
@@ -54,15 +50,31 @@ class Model:
         parse: the argument from its text; None: it takes options only, and its name stands alone.
         argument: what the text must be, for people.
         description: one line.
-        options: keyword options it takes; `required` must be given.
     """
 
-    build: Callable[..., nx.DiGraph] | Deferred
+    build: Deferred
     parse: Callable[[str], Any] | None
     argument: str
     description: str
-    options: tuple[str, ...]
-    required: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The keyword options it takes, but `step`, which is no text."""
+        return tuple(self._defaults)
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Options that must be given."""
+        from inspect import Parameter
+
+        return tuple(name for name, default in self._defaults.items() if default is Parameter.empty)
+
+    @property
+    def _defaults(self) -> dict[str, Any]:
+        from inspect import Parameter, signature
+
+        own = signature(self.build.function).parameters.values()
+        return {each.name: each.default for each in own if each.kind is Parameter.KEYWORD_ONLY and each.name != "step"}
 
     @property
     def trains(self) -> bool:
@@ -72,17 +84,19 @@ class Model:
     @property
     def typed_options(self) -> dict[str, Option]:
         """What each option is, so that it can be given as text."""
-        return options_of(getattr(self.build, "function", self.build), self.options)
+        from planner.zoo.model_options import options_of
+
+        return options_of(self.build.function, self.options)
 
 
 def _model(
-    build: Callable[..., nx.DiGraph], parse: Callable[[str], Any] | None, argument: str, description: str
+    name: str, parse: Callable[[str], Any] | None, argument: str, description: str, *, home: str | None = None
 ) -> Model:
-    """An entry whose options are the keyword arguments of the model's function, but `step`, which is no text."""
-    own = signature(build).parameters.values()
-    given = [option for option in own if option.kind is Parameter.KEYWORD_ONLY and option.name != "step"]
-    required = tuple(option.name for option in given if option.default is Parameter.empty)
-    return Model(build, parse, argument, description, tuple(option.name for option in given), required)
+    return Model(Deferred(f"zoo.models.{home or name}", name), parse, argument, description)
+
+
+def _mxnet(name: str, parse: Callable[[str], Any] | None, argument: str, description: str) -> Model:
+    return Model(Deferred("mxnet.models", name), parse, argument, description)
 
 
 def _blocks(text: str) -> int | tuple[int, ...]:
@@ -97,37 +111,34 @@ def _listed(known: Mapping[int, tuple[int, ...]]) -> str:
     return f"a depth ({', '.join(map(str, known))})"
 
 
+_STEP: Final = "a whole training step."
 MODELS: Final[Mapping[str, Model]] = MappingProxyType({
-    "chain": _model(chain, int, "a number of layers, e.g. chain:100",
-        "Chain of equal layers, one unit each, with its backward."),
-    "resnet": _model(resnet, _blocks, f"{_listed(STAGES)} or blocks per stage, e.g. resnet:3-4-6-3",
-        "ResNet v1.5 of basic or bottleneck blocks, a whole training step."),
-    "vgg": _model(vgg, int, _listed(VGG_STAGES), "VGG of 3x3 convolutions, a whole training step."),
-    "squeezenet": _model(squeezenet, None, "no argument", "SqueezeNet 1.1, a whole training step."),
-    "densenet": _model(densenet, _blocks, f"{_listed(DENSENET_BLOCKS)} or layers per block, e.g. densenet:6-12-24-16",
-        "DenseNet of bottleneck layers that read all before them, a whole training step."),
-    "unet": _model(unet, int, "a number of poolings, e.g. unet:4",
-        "U-Net with a label at each pixel, a whole training step."),
-    "gpt": _model(gpt, int, "a number of blocks, e.g. gpt:12",
-        "GPT-2 with fused or plain attention, a whole training step."),
-    "bert": _model(bert, int, "a number of blocks, e.g. bert:12",
-        "BERT, an encoder fine-tuned to classify, a whole training step."),
-    "llama": _model(llama, int, "a number of blocks, e.g. llama:16",
-        "Llama with grouped-query attention and SwiGLU, a whole training step."),
-    "vit": _model(vit, int, "a number of blocks, e.g. vit:12",
-        "Vision transformer, ViT-B/16 by default, a whole training step."),
-    "mlp": _model(mlp, _stages, "widths, e.g. mlp:784-128-10", "Fully connected layers, a whole training step."),
-    "lstm": _model(lstm, int, "a number of time steps, e.g. lstm:64",
-        "Unrolled LSTM with a loss at each step, a whole training step."),
-    "mxnet_resnet": Model(Deferred("mxnet_resnet"), _stages, "blocks per stage, e.g. mxnet_resnet:15-120-180-15",
-        "ResNet of Chen et al. 2016 as MXNet 1.5.1 planned it, forward and backward.",
-        ("batch", "image", "classes", "device")),
-    "mxnet_lstm": Model(Deferred("mxnet_lstm"), int, "a number of time steps, e.g. mxnet_lstm:64",
-        "LSTM of Chen et al. 2016 as MXNet 1.5.1 planned it, forward and backward.",
-        ("batch", "layers", "hidden", "features", "embed", "classes", "device")),
-    "inception_bn": Model(Deferred("inception_bn"), None, "no argument",
-        "Inception-BN of MXNet's memory-cost example, forward and backward.",
-        ("batch", "image", "classes", "device")),
+    "chain": _model("chain", int, "a number of layers, e.g. chain:100",
+        "Chain of equal layers, one unit each, with its backward.", home="chains"),
+    "resnet": _model("resnet", _blocks, f"{_listed(RESNET_STAGES)} or blocks per stage, e.g. resnet:3-4-6-3",
+        f"ResNet v1.5 of basic or bottleneck blocks, {_STEP}"),
+    "vgg": _model("vgg", int, _listed(VGG_STAGES), f"VGG of 3x3 convolutions, {_STEP}"),
+    "squeezenet": _model("squeezenet", None, "no argument", f"SqueezeNet 1.1, {_STEP}"),
+    "densenet": _model("densenet", _blocks, f"{_listed(DENSENET_BLOCKS)} or layers per block, e.g. densenet:6-12-24-16",
+        f"DenseNet of bottleneck layers that read all before them, {_STEP}"),
+    "unet": _model("unet", int, "a number of poolings, e.g. unet:4", f"U-Net with a label at each pixel, {_STEP}"),
+    "gpt": _model("gpt", int, "a number of blocks, e.g. gpt:12",
+        f"GPT-2 with fused or plain attention, {_STEP}", home="transformer"),
+    "bert": _model("bert", int, "a number of blocks, e.g. bert:12",
+        f"BERT, an encoder fine-tuned to classify, {_STEP}"),
+    "llama": _model("llama", int, "a number of blocks, e.g. llama:16",
+        f"Llama with grouped-query attention and SwiGLU, {_STEP}"),
+    "vit": _model("vit", int, "a number of blocks, e.g. vit:12",
+        f"Vision transformer, ViT-B/16 by default, {_STEP}", home="transformer"),
+    "mlp": _model("mlp", _stages, "widths, e.g. mlp:784-128-10", f"Fully connected layers, {_STEP}"),
+    "lstm": _model("lstm", int, "a number of time steps, e.g. lstm:64",
+        f"Unrolled LSTM with a loss at each step, {_STEP}"),
+    "mxnet_resnet": _mxnet("mxnet_resnet", _stages, "blocks per stage, e.g. mxnet_resnet:15-120-180-15",
+        "ResNet of Chen et al. 2016 as MXNet 1.5.1 planned it, forward and backward."),
+    "mxnet_lstm": _mxnet("mxnet_lstm", int, "a number of time steps, e.g. mxnet_lstm:64",
+        "LSTM of Chen et al. 2016 as MXNet 1.5.1 planned it, forward and backward."),
+    "inception_bn": _mxnet("inception_bn", None, "no argument",
+        "Inception-BN of MXNet's memory-cost example, forward and backward."),
 })  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, Literal
 
 import networkx as nx
@@ -11,11 +11,8 @@ from planner.errors import GraphError
 from planner.lowering.assembly import Value
 from planner.training_step import TrainingStep
 from planner.zoo.builder import Layers, block_counts, whole_numbers
+from planner.zoo.depths import RESNET_STAGES
 
-# Blocks per stage; depth counts the convolutions of the blocks, the stem's and the classifier.
-STAGES: Final[Mapping[int, tuple[int, ...]]] = {
-    18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 1001: (3, 8, 319, 3),
-}  # fmt: skip
 _BASIC: Final = (18, 34)  # depths of two 3x3 convolutions a block; all others have three, of which one is 3x3
 _EXPANSION: Final = 4
 
@@ -53,7 +50,7 @@ def resnet(
     >>> graph.nodes["stage2.block1.conv2"]["shape"]
     (2, 128, 4, 4)
     """
-    stages = block_counts("resnet", depth, STAGES, form="blocks per stage such as 3-4-6-3", most=8)
+    stages = block_counts("resnet", depth, RESNET_STAGES, form="blocks per stage such as 3-4-6-3", most=8)
     batch, image, classes = whole_numbers("resnet", batch=batch, image=image, classes=classes)
     basic = depth in _BASIC
     if basic and stride_on_1x1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final, Literal
 
 import networkx as nx
@@ -10,9 +9,8 @@ import networkx as nx
 from planner.errors import GraphError
 from planner.training_step import TrainingStep
 from planner.zoo.builder import Layers, whole_numbers
+from planner.zoo.depths import VGG_STAGES
 
-# Convolutions per stage; depth counts them and the three fully connected layers.
-VGG_STAGES: Final[Mapping[int, tuple[int, ...]]] = {16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 _CHANNELS: Final = (64, 128, 256, 512, 512)
 _WIDTH: Final = 4096
 

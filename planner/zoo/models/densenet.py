@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, Literal
 
 import networkx as nx
@@ -10,11 +10,8 @@ import networkx as nx
 from planner.lowering.assembly import Value
 from planner.training_step import TrainingStep
 from planner.zoo.builder import Layers, block_counts, whole_numbers
+from planner.zoo.depths import DENSENET_BLOCKS
 
-# Layers per dense block; depth counts two convolutions a layer, the stem's, the transitions' and the classifier.
-DENSENET_BLOCKS: Final[Mapping[int, tuple[int, ...]]] = {
-    121: (6, 12, 24, 16), 169: (6, 12, 32, 32), 201: (6, 12, 48, 32),
-}  # fmt: skip
 _BOTTLENECK: Final = 4
 
 
