@@ -142,9 +142,9 @@ def optimize(
         from planner.views.plan_files import PICTURES, check_suffix, content_of
 
         suffix = ".json" if output in (None, "-") else check_suffix(output, allowed=(".json", ".html", *PICTURES))
-    asked = _asked(options)
-    with phase("reading the graph"), _counted(asked):
-        model = graph_of(graph, options)
+        asked = _asked(options)
+        with _counted(asked):
+            model = graph_of(graph, options)
     with search_progress("planning") as progress:
         plan = find_plan(model, budget, strategy=strategy, **asked, least=least, progress=progress)
     if output == "-":
