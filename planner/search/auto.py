@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -136,10 +137,11 @@ def _descended(problem: Problem) -> Proposal:
     evaluator = evaluator_of(problem.graph, problem.memory)
     outcome = evaluator.evaluate(evaluator.sequence(least.schedule))
     assert outcome is not None
-    if outcome[0] <= problem.budget:
-        return retention(problem, starts=(_giving(least),))
-    if least.cut_short:
+    if least.cut_short and outcome[0] > problem.budget:
         raise TimeLimit(f"'auto' found no plan within the budget before the time limit; {RAISE}")
+    if outcome[0] <= NEAR * problem.budget:  # from a little above, annealing may come within it
+        with suppress(InfeasibleBudget):
+            return retention(problem, starts=(_giving(least),))
     raise no_plan(problem, "auto", minimum=outcome[0], least=least.schedule)
 
 
