@@ -139,9 +139,11 @@ def _descended(problem: Problem) -> Proposal:
     assert outcome is not None
     if least.cut_short and outcome[0] > problem.budget:
         raise TimeLimit(f"'auto' found no plan within the budget before the time limit; {RAISE}")
+    onwards = partial(retention, starts=(_giving(least),))
+    afresh = partial(retention, starts=_SEGMENTS)  # another beginning may end far cheaper
     if outcome[0] <= NEAR * problem.budget:  # from a little above, annealing may come within it
         with suppress(InfeasibleBudget):
-            return retention(problem, starts=(_giving(least),))
+            return _best(problem, ((onwards,) if problem.starts else (onwards, afresh),))
     raise no_plan(problem, "auto", minimum=outcome[0], least=least.schedule)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from hashlib import blake2b
 from typing import Final
 
@@ -13,7 +13,8 @@ from planner.bounds.peak import peak_lower_bound
 from planner.search.evict import Eviction
 from planner.search.incumbent import Evaluation, Incumbent
 
-_PROGRESS: Final = (5, 0.85)  # in so many evictions, what is above the budget becomes so much of what it was
+_REPAIRS: Final = 64  # evictions in one sequence
+_AGAIN: Final = 2  # times that the peak may come back to the same op at the same height
 _PATIENCE: Final = 6  # moves without gain, per rerun of the sequence
 _DEAREST: Final = 4.0  # a plan of least peak may cost so many runs of every op
 _SMALLEST_STEP: Final = 1 / 128  # of the least peak
@@ -40,21 +41,20 @@ class Repair:
     def repair(self, sequence: Ints, budget: int, limit: float, draw: np.random.Generator | None = None) -> Ints | None:
         """Evict at the highest step until the sequence fits; None if that fails or would cost `limit` or more.
 
-        Given up by progress: once the bytes above the budget, summed over the steps, hardly become less.
+        Given up by progress: once the peak comes back to one op at one height again and again.
         """
-        milestone, since = math.inf, 0
-        most, less = _PROGRESS
-        while since < most:
+        seen: Counter[tuple[int, int]] = Counter()
+        for _ in range(_REPAIRS):
             timeline = self.eviction.timeline(sequence)
             if timeline is None or self.incumbent.stop():
                 return None
-            above = float(np.maximum(timeline - budget, 0).sum())
-            since += 1
-            if above <= less * milestone:
-                milestone, since = above, 0
             step = int(np.argmax(timeline))
             if timeline[step] <= budget:
                 return sequence if self.enter(sequence) is not None else None
+            peak = (int(sequence[step]), int(timeline[step]))
+            seen[peak] += 1
+            if seen[peak] > _AGAIN:
+                return None
             evicted = self.eviction.evict_at_peak(sequence, step, int(timeline[step]) - budget, draw=draw)
             if evicted is None or self._cost[evicted].sum() >= limit:
                 return None
