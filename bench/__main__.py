@@ -177,6 +177,30 @@ def readme() -> None:
     write_whole(path, text.encode())
 
 
+@main.command()
+@click.argument("families", nargs=-1)
+@click.option("--small", is_flag=True, help="The sizes of the tests, in minutes; else those that were published.")
+@click.option(
+    "--packages", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of installed packages."
+)
+def importers(families: tuple[str, ...], small: bool, packages: Path | None) -> None:
+    """Exports of PyTorch, and files in packages of others, as the importer reads them."""
+    import tempfile
+
+    from bench import importers as bench
+
+    if unknown := set(families) - bench.FAMILIES.keys():
+        raise click.UsageError(f"no family {', '.join(sorted(unknown))}; there are {', '.join(bench.FAMILIES)}")
+    click.echo(bench.EXPORTS_HEAD)
+    with tempfile.TemporaryDirectory() as folder:
+        for row in bench.export_rows(families or bench.FAMILIES, Path(folder), published=not small):
+            click.echo(row)
+    if packages is not None:
+        click.echo(f"\n{bench.OTHERS_HEAD}")
+        for row in bench.other_rows(packages):
+            click.echo(row)
+
+
 def _suites() -> None:
     from bench.cases import SUITES
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import Final, final
+
+import networkx as nx
 
 from bench import overhead_targets as asks
 from bench import shared
+from bench.explanations import Explanations
 from bench.measure import Case, Plans, Subject
 from bench.original import AgainstOriginal
 from bench.packs import PlanTables, Tables
 from bench.processes import Command, Processes
 from bench.targets import Found, Measured, Rows, Target
-from planner import zoo
+from planner import from_onnx, zoo
 
 BUDGETS: Final = ("80%", "50%", "30%", "20%", None)
 ORIGINAL_995: Final = (15, 120, 180, 15)
@@ -396,4 +400,61 @@ PACK: Final = Suite(
     ),
 )
 
-SUITES: Final = {suite.name: suite for suite in (RESNET, LSTM, ORIGINAL, REMAT, STARTUP, PACK)}
+# --- explain: every number of an explanation, found once more ---
+
+_ONNX: Final = "graphs/onnx_light/light_resnet50.onnx"
+
+
+def _captured() -> nx.DiGraph:
+    from bench.torch_models import made
+    from planner.torch import from_torch
+
+    return from_torch(*made("gpt"))
+
+
+def _no_torch() -> str | None:
+    return None if find_spec("torch") else "torch:gpt: PyTorch is not installed"
+
+
+def _slowest(graph: str) -> Measured:
+    def measured(rows: Rows) -> Found:
+        found = [each for each in rows.explanations if each.graph == graph]
+        return (max(each.cpu["slowest"] for each in found), 10.0) if found else None
+
+    return measured
+
+
+def _wrong(rows: Rows) -> Found:
+    return (float(sum(len(row.wrong) for row in rows.explanations)), 0.0) if rows.explanations else None
+
+
+def _unowned(rows: Rows) -> Found:
+    return (100 * (1 - min(row.owned for row in rows.explanations)), 10.0) if rows.explanations else None
+
+
+EXPLAIN: Final = Suite(
+    "explain",
+    "Tensors of plans explained, half kept and half recomputed: every number by a walk, a second search and the judge.",
+    (
+        Explanations(Subject("unet:4", partial(zoo.unet, 4, batch=1)), "70%", size="quick"),
+        Explanations(Subject("resnet:50", partial(zoo.resnet, 50, batch=32)), "60%"),
+        Explanations(Subject("gpt:12", partial(zoo.gpt, 12, batch=8)), "60%"),
+        Explanations(
+            Subject(
+                "light_resnet50.onnx",
+                lambda: from_onnx(shared.path_of(_ONNX)),
+                missing=lambda: shared.missing(_ONNX) or (None if find_spec("onnx") else "onnx is not installed"),
+            ),
+            "60%",
+        ),
+        Explanations(Subject("torch:gpt", _captured, "activations", _no_torch), "60%"),
+        Explanations(Subject("resnet:1001", partial(zoo.resnet, 1001, batch=32)), "7GB", tensors=4),
+    ),
+    (
+        Target(15, "numbers of explanations that a second look does not find", "numbers", _wrong),
+        Target(15, "of a peak not listed by owner", "%", _unowned),
+        Target(15, "resnet:1001 at 7GB: the slowest tensor", "CPU s", _slowest("resnet:1001")),
+    ),
+)
+
+SUITES: Final = {suite.name: suite for suite in (RESNET, LSTM, ORIGINAL, REMAT, STARTUP, PACK, EXPLAIN)}

@@ -212,6 +212,38 @@ class PackRow(msgspec.Struct, frozen=True, tag_field="row", tag="packing", omit_
         return [arena, *(Measure(f"{phase}, CPU s", seconds, False) for phase, seconds in self.cpu.items())]
 
 
+class ExplainRow(msgspec.Struct, frozen=True, tag_field="row", tag="explain", omit_defaults=True):
+    """Tensors of one plan, explained, and every number of that found once more.
+
+    Args:
+        graph, budget: of the plan.
+        kept, recomputed: tensors of each kind.
+        numbers, wrong: looked at, and what was stated otherwise.
+        refused: tensors of which the other decision cannot be had.
+        better: tensors by which a better plan was found, and offered.
+        owned: of the peak, as a fraction: what is listed by owner.
+        cpu: of `explain`: a tensor on average, and the slowest.
+    """
+
+    graph: str
+    budget: str
+    kept: int
+    recomputed: int
+    numbers: int
+    wrong: tuple[str, ...]
+    refused: int
+    better: int
+    owned: float
+    cpu: Seconds
+
+    @property
+    def key(self) -> str:
+        return f"{self.graph} · {self.budget}"
+
+    def measures(self) -> list[Measure]:
+        return [Measure("wrong", len(self.wrong), True), Measure("a tensor, CPU s", self.cpu["a tensor"], False)]
+
+
 class TargetRow(msgspec.Struct, frozen=True, tag_field="row", tag="target", omit_defaults=True):
     """A target of an issue; hit where measured <= limit (< if `strict`). Measured None: nothing was found."""
 
@@ -236,7 +268,7 @@ class TargetRow(msgspec.Struct, frozen=True, tag_field="row", tag="target", omit
         return []
 
 
-Row = Union[GraphRow, PlanRow, PeerRow, ProcessRow, PackRow, TargetRow]
+Row = Union[GraphRow, PlanRow, PeerRow, ProcessRow, PackRow, ExplainRow, TargetRow]
 
 
 class Machine(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from bench.measure import LEAST
 from bench.overhead_table import overhead_lines
-from bench.results import GraphRow, Measure, PackRow, PeerRow, PlanRow, ProcessRow, Results, TargetRow
+from bench.results import ExplainRow, GraphRow, Measure, PackRow, PeerRow, PlanRow, ProcessRow, Results, TargetRow
 from planner.units import format_bytes
 
 #: Plans below this are left out of the table of CPU seconds.
@@ -26,6 +26,7 @@ def table(results: Results) -> str:
         _graphs([row for row in results.rows if isinstance(row, GraphRow)]),
         _seconds([row for row in results.rows if isinstance(row, PlanRow)]),
         _processes([row for row in results.rows if isinstance(row, ProcessRow)]),
+        _explanations([row for row in results.rows if isinstance(row, ExplainRow)]),
         _footer(results),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -234,6 +235,18 @@ def _above(nbytes: int, base: int) -> str:
 def _processes(rows: list[ProcessRow]) -> str:
     lines = [(row.what, f"{row.cpu_seconds:.3f}", f"{row.ratio:.1f}") for row in rows]
     return _markdown(("command", "CPU s", "times a bare interpreter"), lines) if lines else ""
+
+
+def _explanations(rows: list[ExplainRow]) -> str:
+    head = ("graph", "budget", "kept", "recomputed", "numbers", "wrong", "no such plan", "better plan offered",
+            "peak by owner", "a tensor, CPU s", "slowest")  # fmt: skip
+    lines = []
+    for row in rows:
+        counts = (row.kept, row.recomputed, row.numbers, len(row.wrong), row.refused, row.better)
+        seconds = (f"{row.cpu['a tensor']:.2f}", f"{row.cpu['slowest']:.2f}")
+        lines.append((row.graph, row.budget, *map(str, counts), f"{100 * row.owned:.1f} %", *seconds))
+    wrong = [f"- {row.graph}: {said}" for row in rows for said in row.wrong]
+    return "\n".join([_markdown(head, lines), *([""] if wrong else []), *wrong]) if rows else ""
 
 
 def _footer(results: Results) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Optional, final
 
-from bench.results import PackRow, PeerRow, PlanRow, ProcessRow, Row, TargetRow
+from bench.results import ExplainRow, PackRow, PeerRow, PlanRow, ProcessRow, Row, TargetRow
 
 
 @final
@@ -32,6 +32,10 @@ class Rows:
         """Runs of the packer on these instances."""
         found = [row for row in self.rows if isinstance(row, PackRow) and row.instance in instances]
         return [row for row in found if row.asked.startswith(asked) and row.asked != row.rule]
+
+    @property
+    def explanations(self) -> list[ExplainRow]:
+        return [row for row in self.rows if isinstance(row, ExplainRow)]
 
     def process(self, what: str) -> ProcessRow | None:
         return next((row for row in self.rows if isinstance(row, ProcessRow) and row.what == what), None)

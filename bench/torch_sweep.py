@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -49,23 +49,26 @@ TARGETS: Final = {
 }  # fmt: skip
 
 
-def flops(call: ATenCall) -> float:
-    """Multiplies and adds of convolutions, products and attention; a causal mask saves nothing, a backward is 2.5 x."""
-    node: Any = call.node
-    sizes = [argument.meta["val"].shape if isinstance(argument, torch.fx.Node) else None for argument in node.args]
-    if node.target is aten.convolution_backward.default:
+def flops(target: Any, args: Sequence[Any], made: Any) -> float:
+    """Multiplies and adds of convolutions, products and attention; a causal mask saves nothing, a backward is 2.5 x.
+
+    Args:
+        target, args, made: an op of ATen, what it is given and its first result; tensors may be fake.
+    """
+    sizes = [argument.shape if isinstance(argument, torch.Tensor) else None for argument in args]
+    if target is aten.convolution_backward.default:
         gradient, x, weight = sizes[:3]
-        spread = x if node.args[7] else gradient
-        return 2.0 * math.prod(spread) * math.prod(weight[1:]) * sum(node.args[10][:2])
-    if node.target is aten.convolution.default:
-        spread = sizes[0] if node.args[6] else call.tensors[0].shape
+        spread = x if args[7] else gradient
+        return 2.0 * math.prod(spread) * math.prod(weight[1:]) * sum(args[10][:2])
+    if target is aten.convolution.default:
+        spread = sizes[0] if args[6] else made.shape
         return 2.0 * math.prod(spread) * math.prod(sizes[1][1:])
-    if node.target in (aten.mm.default, aten.bmm.default):
+    if target in (aten.mm.default, aten.bmm.default):
         return 2.0 * math.prod(sizes[0]) * sizes[1][-1]
-    if node.target is aten.addmm.default:
+    if target is aten.addmm.default:
         return 2.0 * math.prod(sizes[1]) * sizes[2][-1]
-    if "attention" in str(node.target):
-        backward = "backward" in str(node.target)
+    if "attention" in str(target):
+        backward = "backward" in str(target)
         batch, heads, length, width = sizes[1 if backward else 0]
         return 4.0 * batch * heads * length * length * width * (2.5 if backward else 1.0)
     return 0.0
@@ -78,7 +81,10 @@ def ruler(call: ATenCall) -> Cost:
     moved = sum(tensor.untyped_storage().nbytes() for tensor in call.tensors)
     read = {node for node in call.node.all_input_nodes if isinstance(node.meta.get("val"), torch.Tensor)}
     moved += sum(node.meta["val"].numel() * node.meta["val"].element_size() for node in read)
-    return Cost(flops(call) + 1e-3 * moved, flops(call))
+    node: Any = call.node
+    args = [argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument for argument in node.args]
+    arithmetic = flops(node.target, args, call.tensors[0])
+    return Cost(arithmetic + 1e-3 * moved, arithmetic)
 
 
 class Outcome(NamedTuple):
@@ -90,19 +96,20 @@ class Outcome(NamedTuple):
 class Bed:
     """A model at its beginning, again and again."""
 
-    def __init__(self, name: str) -> None:
-        self.model, self.inputs = made(name)
+    def __init__(self, model: torch.nn.Module, inputs: Any) -> None:
+        self.model, self.inputs = model, inputs
         self.state = {key: value.clone() for key, value in self.model.state_dict().items()}
         self.generator = torch.get_rng_state()
 
-    def outcome(self, call: Any) -> Outcome:
-        """Bits, peak and least CPU seconds of three runs."""
+    def outcome(self, call: Any, *, runs: int = 3) -> Outcome:
+        """Bits, peak and least CPU seconds of so many runs."""
         with track() as memory:
-            values, _ = self._run(call)
+            values, _ = self.run(call)
         peak_bytes = memory.peak_bytes
-        return Outcome(values, peak_bytes, min(self._run(call)[1] for _ in range(3)))
+        return Outcome(values, peak_bytes, min((self.run(call)[1] for _ in range(runs)), default=0.0))
 
-    def _run(self, call: Any) -> tuple[list[torch.Tensor], float]:
+    def run(self, call: Any) -> tuple[list[torch.Tensor], float]:
+        """All values that one call leaves, and its CPU seconds."""
         self.model.load_state_dict(self.state)
         self.model.zero_grad(set_to_none=True)
         torch.set_rng_state(self.generator)
@@ -118,7 +125,7 @@ class Bed:
 
 def rows(name: str) -> Iterator[str]:
     """The table's rows of one model."""
-    bed = Bed(name)
+    bed = Bed(*made(name))
     begin = time.process_time()
     root, call = Root(bed.model, None), as_call(bed.inputs)
     joint = joint_step(root, call, costs=ruler)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from planner.api import allocate as allocate
     from planner.api import curve as curve
+    from planner.api import explain as explain
     from planner.api import load as load
     from planner.api import optimize as optimize
     from planner.api import simulate as simulate
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from planner.training_step import TrainingStep as TrainingStep
 
 _HOMES = {
-    "api": ("allocate", "curve", "load", "optimize", "simulate"),
+    "api": ("allocate", "curve", "explain", "load", "optimize", "simulate"),
     "planning.curve": ("Curve", "load_curve"),
     "errors": (
         "GraphError", "InfeasibleBudget", "KernelCacheError", "OutputError", "PlanFileError", "PlannerError",

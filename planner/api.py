@@ -56,16 +56,6 @@ MOST_BUDGETS = 1000
 mxnet.register()
 
 
-def _explain(plan: Plan, subject: str | None, *, search: bool, effort: float | None) -> Explanation:
-    """`Plan.explain`, by searching again."""
-    from planner.footprint.explain import explain
-
-    return explain(plan, subject, search=optimize if search else None, effort=effort)
-
-
-plans.explain_by(_explain)
-
-
 def optimize(
     graph: GraphLike,
     budget: BudgetText | None = None,
@@ -180,7 +170,8 @@ def curve(
     effort: float = 1.0,
     time_limit: float | None = None,
     seed: int = 0,
-    jobs: int = 1,
+    jobs: int | None = None,
+    resume: str | os.PathLike[str] | None = None,
     progress: SweepProgress | None = None,
 ) -> Curve:
     """What memory costs: the cheapest plan found at each of many budgets, by each of several strategies.
@@ -191,16 +182,25 @@ def curve(
 
     Args:
         graph, step, allocator, memory, order, save, recompute, effort, seed: as for `optimize`.
-        budgets: an int: that many, evenly from the least arena any of the strategies reaches to the one without
-            recomputation. A list: each in any form that `optimize` takes (`[7_000_000_000]`, `["4GB", "40%"]`); equals
-                are asked once. Where no reserve is given, a device (`"t4"`) stands for what its context leaves of it.
+        budgets: an int: that many, from the least arena any of the strategies reaches to the one without recomputation,
+            dense at the least, where costs rise. A list: each in any form that `optimize` takes (`[7_000_000_000]`,
+            `["4GB", "40%"]`); equals are asked once. Where no reserve is given, a device (`"t4"`) stands for what its
+            context leaves of it.
         strategies: registered names, or callables.
         time_limit: seconds for the whole curve; what it stops is marked so.
-        jobs: processes; -1 takes every core. The curve is the same with any number.
+        jobs: processes; -1 takes every core. None leaves it to joblib's context: one, unless there is a context.
+            Within `joblib.parallel_config(backend="dask")` the searches run on the cluster of the `distributed.Client`,
+            and within `parallel_config(backend="ray")`, after `ray.util.joblib.register_ray()`, on that of ray; the
+            package must be installed there. The curve is the same wherever it is found. A cluster that shares no disk
+            with this machine hears no Ctrl-C: searches under way end, and no more are sent.
+        resume: a file with a JSON line for each search that has ended, made where it is missing. Searches that it holds
+            are not made again, so that after Ctrl-C, a crash or a time limit the same call goes on where it stopped, to
+            the curve that it would have found at once. A strategy of your own is known by its name alone.
         progress: called after each search and each bound with (done, total, what).
     Raises:
         GraphError, UnitError, UnknownStrategy, UnknownAllocator, PlannerError: the arguments. A budget that nothing
             fits is a point of the curve, not an error. Ctrl-C returns the points found so far, if there are any.
+        PlanFileError: the file to resume from is of another graph, request or version of this package, or damaged.
 
     >>> from planner import zoo
     >>> [(point.budget, point.cost) for point in curve(zoo.chain(8), [7, 8, 9]).points]  # public case C1
@@ -218,16 +218,18 @@ def curve(
         step=step,
     )
     wanted, searches, stop = _wanted(budgets, memory), _searches(strategies), _stop(time_limit)
-    processes = as_int(jobs)
-    if processes is None or not (processes >= 1 or processes == -1):
-        raise PlannerError(f"jobs {shown(jobs)} is not a number of processes >= 1, or -1 for every core")
+    processes = None if jobs is None else as_int(jobs)
+    if jobs is not None and not (processes == -1 or (processes is not None and processes >= 1)):
+        raise PlannerError(f"jobs {shown(jobs)} is not a number of processes >= 1, or -1 for every core, or None")
     if progress is not None and not callable(progress):
         raise PlannerError(f"progress {shown(progress)} is not callable")
+    if resume is not None and not isinstance(resume, (str, os.PathLike)):
+        raise PlannerError(f"resume {shown(resume)} is not the path of a file")
     program = _program(graph, step)
     with stop.listening(), _interruptible(stop):
         session = Session(program, msgspec.structs.replace(request, strategy=""), allocate=allocate, stop=stop)
         sweep = Sweep(session, searches, allocator=allocator, jobs=processes, progress=progress)
-        return sweep.curve(wanted)
+        return sweep.curve(wanted, resume=resume)
 
 
 def _schedules(starts: Sequence[Plan], program: Graph) -> tuple[Schedule, ...]:
@@ -243,6 +245,35 @@ def _schedules(starts: Sequence[Plan], program: Graph) -> tuple[Schedule, ...]:
 def _program(graph: GraphLike, step: TrainingStep | None) -> Graph:
     """The program of a graph in any form, under a training step."""
     return with_step(opened(graph) if step is None else opened(graph, training="forward"), step)
+
+
+def explain(plan: Plan, subject: str | None = None, *, search: bool = True, effort: float | None = None) -> Explanation:
+    """Why a tensor is kept or recomputed, who holds it and what the other decision would cost; or what the peak is.
+
+    What is not decided so is found by planning again: nothing is told from a formula. `Plan.explain` is this.
+
+    Args:
+        subject: a value, an op or a module; None: what the peak is made of, why it is no lower, and what would help.
+        search: False leaves out what is planned again, which takes as long as the plan did.
+        effort: of that search. Default: the plan's own, so that costs compare.
+    Raises:
+        PlannerError: nothing of that name.
+
+    >>> import networkx as nx
+    >>> g = nx.DiGraph()
+    >>> g.add_node("a", nbytes=4)
+    >>> print(explain(optimize(g), "a", search=False))
+    a: 4 B of activations
+    It is kept: op a runs once.
+      Made at step 1, held to the end.
+    It has 4 B of the 4 B at the peak (step 1, op a), 100 %.
+    """
+    from planner.footprint.explain import explain as explained
+
+    return explained(plan, subject, search=optimize if search else None, effort=effort)
+
+
+plans.explain_by(explain)
 
 
 def _wanted(budgets: int | BudgetText | Sequence[BudgetText], memory: MemoryModel) -> int | tuple[BudgetText, ...]:

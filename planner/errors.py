@@ -19,8 +19,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from planner.plan import Plan
     from planner.remedies import Remedy
+    from planner.schedule import Schedule
 
 
 class PlannerError(Exception):
@@ -71,6 +74,8 @@ class InfeasibleBudget(PlannerError):
             None where a strategy reached nothing, or the least was not asked for.
         minimum_proven: no plan needs less than `minimum`.
         plan: the plan that needs `minimum`, as `optimize(budget=minimum)` may return it; None where no verb made one.
+            It may be given as a callable, which is called when the plan is first asked for: its bounds take time.
+        least: the schedule of least live bytes, from a strategy that looked for it; else None.
         peak_lower_bound: bytes no plan can go below, reserve included.
         proven: no planner can do better: `budget < peak_lower_bound`, or minimum cuts or the enumeration of all plans
             say so.
@@ -95,16 +100,26 @@ class InfeasibleBudget(PlannerError):
         phase: str | None = None,
         remedies: tuple[Remedy, ...] = (),
         minimum_proven: bool = False,
-        plan: Plan | None = None,
+        plan: Plan | Callable[[], Plan] | None = None,
+        least: Schedule | None = None,
     ) -> None:
         super().__init__(message)
         self.budget, self.minimum, self.peak_lower_bound = budget, minimum, peak_lower_bound
         self.proven, self.binding_op, self.live = proven, binding_op, live
         self.phase, self.remedies = phase, remedies
-        self.minimum_proven, self.plan = minimum_proven, plan
+        self.minimum_proven, self.least = minimum_proven, least
+        self._plan = plan
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan that needs `minimum`."""
+        if callable(self._plan):
+            self._plan = self._plan()
+        return self._plan
 
     def __reduce__(self) -> tuple[Any, ...]:  # so that it crosses process borders whole
-        return _infeasible, (str(self), vars(self))
+        facts = {name: fact for name, fact in vars(self).items() if name != "_plan"}
+        return _infeasible, (str(self), {**facts, "plan": self.plan})
 
 
 def _infeasible(message: str, facts: dict[str, Any]) -> InfeasibleBudget:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Iterable
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, Optional, Protocol
 
@@ -249,16 +250,28 @@ class Plan(Asked):
 
         return difference(self, other)
 
-    def explain(self, subject: str | None = None, *, search: bool = True, effort: float | None = None) -> Explanation:
-        """Why a tensor is kept or recomputed, who holds it and what the other decision would cost; or the peak.
+    def modules_to_checkpoint(self, *, among: Iterable[str] | None = None) -> tuple[str, ...]:
+        """The modules to run again whole, as `torch.utils.checkpoint` does, to keep the budget at the least cost found.
+
+        It is dearer than this plan, which keeps and runs again single values. `planner.torch.wrap_checkpoints` does it.
 
         Args:
-            subject: a value, an op or a module; None: what the peak is made of, and why it is no lower.
-            search: False leaves out the other decision, which takes as long as the plan did.
-            effort: of that search. Default: the plan's own, so that costs compare.
+            among: paths that may be chosen; None: every module that has an op of its own.
         Raises:
-            PlannerError: nothing of that name, or the plan's strategy or allocator is not registered here.
+            PlannerError: no choice of modules fits; names the least.
         """
+        from planner.policy.whole_modules import whole_modules
+
+        return whole_modules(self.graph, self.budget, memory=self.memory, among=among).modules
+
+    def explain(self, subject: str | None = None, *, search: bool = True, effort: float | None = None) -> Explanation:
+        """Why a tensor, an op or a module is as it is, or what the peak is made of: `planner.explain` of this plan.
+
+        Raises:
+            PlannerError: nothing of that name.
+        """
+        if not _EXPLAIN:
+            raise PlannerError("a plan is explained by planning again: import planner.api before, or planner.explain")
         return _EXPLAIN[0](self, subject, search=search, effort=effort)
 
     def execute(self, *, scale: int | None = None) -> Execution:
@@ -316,7 +329,7 @@ _EXPLAIN: Final[list[Explain]] = []
 
 
 def explain_by(explain: Explain) -> None:
-    """Set what answers `Plan.explain`: a plan lies below the searches that the answer needs."""
+    """Set what answers `Plan.explain`, `planner.explain`: a plan lies below the searches that the answer needs."""
     _EXPLAIN[:] = [explain]
 
 

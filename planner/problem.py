@@ -368,6 +368,7 @@ class Problem(msgspec.Struct, frozen=True):
         watch: told of each plan judged; it says nothing back.
         starts: plans of `graph` for other budgets, to begin from; they may be above this one. A strategy need not look
             at them.
+        enough_bytes: without a budget, a peak at which the search may end: it goes the same way down, and no further.
     """
 
     graph: Graph
@@ -379,6 +380,7 @@ class Problem(msgspec.Struct, frozen=True):
     stop: Stop = msgspec.field(default_factory=Stop)
     watch: Optional[Watch] = None
     starts: tuple[Schedule, ...] = ()
+    enough_bytes: Optional[int] = None
 
     def __post_init__(self) -> None:
         seed = as_int(self.seed)
@@ -408,6 +410,7 @@ class Proposal(msgspec.Struct, frozen=True):
         optimal: what is proven, one of `planner.report.PROOFS`, or None. `Plan.verify` accepts it only where it is
             proven again.
         cut_short: True if the search ended before its work was done.
+        others: plans nearly as good, of which one may pack better.
     """
 
     schedule: Schedule
@@ -415,6 +418,7 @@ class Proposal(msgspec.Struct, frozen=True):
     peak_lower_bound: Optional[int] = None
     optimal: Optional[str] = None
     cut_short: bool = False
+    others: tuple[Schedule, ...] = ()
 
     def unclaimed(self) -> Proposal:
         """The same schedule without its bounds: they were proven for a different budget."""

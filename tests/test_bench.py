@@ -15,9 +15,10 @@ from click.testing import CliRunner
 from bench import remat
 from bench.__main__ import main
 from bench.cases import SUITES, Suite
+from bench.explanations import Explanations
 from bench.measure import Clock, Plans, Subject
 from bench.original import AgainstOriginal
-from bench.results import GraphRow, PeerRow, PlanRow, Results, TargetRow, load
+from bench.results import ExplainRow, GraphRow, PeerRow, PlanRow, Results, TargetRow, load
 from bench.run import run, wanted
 from bench.tables import changes, comparison, regressions, table
 from bench.targets import Rows, Target
@@ -102,6 +103,18 @@ def test_a_row_says_what_optimize_says(tiny: Results) -> None:
         "verify",
     }
     assert set(row_of(tiny, GraphRow, graph="chain:16").cpu) == {"build", "lower", "encode", "pack", "judge"}
+
+
+def test_explained_tensors_are_a_row_in_which_nothing_is_wrong() -> None:
+    subject = Subject("mlp", partial(zoo.mlp, [64] * 8, batch=512))
+    found = run(
+        Suite("explain", "A few layers.", (Explanations(subject, "80%", tensors=4),), SUITES["explain"].targets)
+    )
+    row = row_of(found, ExplainRow, graph="mlp")
+    assert (row.kept, row.recomputed, row.wrong) == (2, 2, ())
+    assert row.numbers > 40
+    assert row_of(found, TargetRow, unit="numbers").hit
+    assert "| mlp | 80% | 2 | 2 |" in table(found)
 
 
 def test_what_does_not_fit_is_a_row_with_its_minimum(tiny: Results) -> None:

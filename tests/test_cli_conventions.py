@@ -29,6 +29,7 @@ OBJECTS = {
     "export plan.json --to csv -o plan.csv": "planner-file",
     "pack buffers.csv": "planner-packing",
     "measure --json -- true": "planner-measurement",
+    "warm": "planner-kernels",
     "zoo": "planner-models",
     "zoo gpt2": "planner-options",
     "help": "planner-topics",

@@ -139,7 +139,10 @@ def test_a_number_of_budgets_spans_least_peak_to_keep_all(digraph: nx.DiGraph, c
     found = curve(digraph, count, strategies=STRATEGIES, memory=memory)
     budgets = [p.budget for p in found.of("auto")]
     assert budgets[0] == max(1, low)
-    assert budgets == sorted({max(1, low + (high - low) * k // max(1, count - 1)) for k in range(count)})
+    assert len(budgets) == min(count, high - max(1, low) + 1)
+    assert count == 1 or budgets[-1] == max(1, high)
+    gaps = [right - left for left, right in pairwise(budgets)]
+    assert all(right >= left - 1 for left, right in pairwise(gaps))  # dense at the least, to a byte of rounding
     assert any(p.status == "fits" for p in found.points)
     if count > 1 and high:
         assert all(found.of(strategy)[-1].overhead == 0 for strategy in STRATEGIES)
@@ -653,6 +656,48 @@ def test_a_time_limit_marks_the_points_it_stopped() -> None:
     assert [(p.status, p.cut_short) for p in late.points] == [("not reached", True), ("fits", False)]
 
 
+def test_after_the_time_limit_no_search_begins_and_what_is_in_hand_serves_every_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, asked = Clock(monkeypatch), []
+
+    def late(problem: Problem) -> Proposal:
+        asked.append(problem.budget)
+        proposal = chen_budget(problem)
+        if problem.budget == 8:
+            clock.ahead_seconds += 100
+        return proposal
+
+    # the middle is asked first; 13 needs no search
+    found = curve(zoo.chain(12), [6, 7, 8, 9, 10, 13], strategies=late, time_limit=50)
+    assert asked == [None, 8]
+    assert found.points[0].status == "not reached"
+    assert [point.arena_bytes for point in found.points[1:]] == [7, 8, 8, 8, 13]  # 7 is the least peak
+    assert [point.cut_short for point in found.points[2:]] == [True, True, True, False]
+    assert all(found.plan(point).verify().cost == point.cost for point in found.points[1:])
+
+
+def test_a_time_limit_covers_the_reading_of_the_graph(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+
+    def slow(name: str, options: dict[str, Any]) -> nx.DiGraph:
+        clock.ahead_seconds += 100
+        return zoo.chain(8)
+
+    monkeypatch.setattr("planner.cli.plan_commands.graph_of", slow)
+    asked = ("curve", "slow", "--budgets", "7,8", "--strategies", "chen-budget", "--time-limit")
+    assert [run(*asked, limit).code for limit in (50, 500)] == [5, 0]
+
+
+class Clock:
+    """The clock that deadlines are of, which a test sets ahead."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ahead_seconds = 0.0
+        right = time.monotonic
+        monkeypatch.setattr(time, "monotonic", lambda: right() + self.ahead_seconds)
+
+
 def test_an_illegal_proposal_is_an_error_of_its_strategy() -> None:
     def illegal(problem: Problem) -> Proposal:
         return Proposal(planner.Schedule.of(chen_budget(problem).schedule.steps[1:]))
@@ -1017,7 +1062,7 @@ def test_the_command_prints_the_table_and_writes_every_file(run: Any, tmp_path: 
     assert (answer.code, answer.err) == (0, "")
     found = planner.load_curve(tmp_path / "curve.json")
     assert answer.out == f"{found}\n  Saved to {', '.join(files)}\n"
-    assert [p.budget for p in found.of("chen-sqrt")] == [7, 9, 11, 13]
+    assert [p.budget for p in found.of("chen-sqrt")] == [7, 8, 9, 13]
     assert all((tmp_path / name).stat().st_size > 100 for name in files)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import networkx as nx
@@ -15,6 +16,7 @@ from strategies import digraphs
 import planner
 from planner import InfeasibleBudget, PlannerError, zoo
 from planner.problem import Status
+from planner.search import find_strategy
 
 
 def tight(graph: Any, budget: int, **options: Any) -> InfeasibleBudget:
@@ -87,6 +89,31 @@ def test_a_start_that_breaks_the_policy_is_no_answer() -> None:
     again = sorted(free.verify().recomputed)[0]
     held = planner.optimize(graph, "70%", save=f"name:{again}", starts=[free])
     assert again not in held.verify().recomputed
+
+
+def test_a_budget_searched_for_in_vain_is_not_searched_again_for_the_least_that_works() -> None:
+    asked: list[int | None] = []
+
+    def auto(problem: planner.Problem) -> planner.Proposal:
+        asked.append(problem.budget)
+        return find_strategy("auto")[1](problem)
+
+    graph = zoo.mlp([64, 32, 64, 128, 16, 8], batch=8)
+    least = planner.optimize(graph).report.plan.arena_bytes
+    error = tight(graph, least - 1, strategy=auto)
+    assert (asked, error.minimum) == ([least - 1], least)
+
+
+def test_no_plan_for_a_budget_is_below_the_least_memory(shared: Path) -> None:
+    graph = planner.Graph.from_json((shared / "data" / "findings" / "rn26.json").read_text())
+    memory = planner.MemoryModel("activations")
+    least = planner.optimize(graph, memory=memory).report.plan.arena_bytes
+    for budget in (11_474_080, 11_599_944, 12_761_427):  # the first two are of findings/steps.md, S7
+        try:
+            arena_bytes = planner.optimize(graph, budget, memory=memory).report.plan.arena_bytes
+        except InfeasibleBudget as error:
+            arena_bytes = error.minimum or 0
+        assert least <= arena_bytes
 
 
 @given(graph=digraphs(), part=st.floats(0.1, 0.9))

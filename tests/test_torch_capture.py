@@ -41,6 +41,15 @@ def test_a_step_is_told_with_its_residents_phases_and_gradients() -> None:
     assert [op.flops for op in graph.ops if op.op == "aten.addmm.default"] == [2 * 32 * 16 * 64, 2 * 32 * 8 * 16]
 
 
+def test_every_op_knows_the_line_that_made_it_and_so_does_its_backward() -> None:
+    graph = planner.from_torch(Noisy(), torch.ones(8))
+    made = [facts for _, facts in graph.nodes(data=True) if facts.get("op", "").startswith("aten.")]
+    assert {facts["phase"] for facts in made} == {"forward", "backward"}
+    first = Noisy.forward.__code__.co_firstlineno
+    lines = {facts["line"] for facts in made}
+    assert lines == {f"{__file__}:{first + 1}", f"{__file__}:{first + 2}"}
+
+
 def test_a_boundary_lies_between_forward_and_backward() -> None:
     graph = planner.lower(planner.from_torch(net(), PAIR, loss=F.mse_loss))
     after_it: set[str] = {"boundary"}

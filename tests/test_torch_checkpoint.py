@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def planned(model: Any, inputs: Any, budget: Any = None, **options: Any) -> Planned:
-    return checkpoint(model, inputs, budget=budget, memory=ACTIVATIONS, **options)
+    return checkpoint(model, inputs, budget=budget, memory=ACTIVATIONS, **{"costs": "roofline", **options})
 
 
 def predicted(net: Planned) -> int:
@@ -206,6 +206,39 @@ def test_a_parameter_changed_between_forward_and_backward_is_named() -> None:
         model.head.weight.add_(1)
     with pytest.raises(PlannerError, match=r"parameter 'head\.weight' was changed in place"):
         loss.backward()
+
+
+def test_a_plan_by_profile_keeps_the_budget_while_it_measures_and_the_model_as_it_was() -> None:
+    body = [
+        nn.Linear(16, 64),
+        nn.BatchNorm1d(64),
+        nn.Tanh(),
+        nn.Dropout(0.1),
+        nn.Linear(64, 64),
+        nn.Tanh(),
+        nn.Linear(64, 5),
+    ]
+    model, inputs = nn.Sequential(*body), batch(256)
+    trial = Trial(model, inputs)
+    eager = trial.of(lambda x, y: F.cross_entropy(model(x), y))
+    budget = eager.peak_bytes * 7 // 10
+    trial.reset()
+    before, met = trial.left(), []
+    hook = model[0].weight.register_post_accumulate_grad_hook(met.append)
+    with track() as memory:
+        net = planned(model, inputs, budget, loss=F.cross_entropy, costs="profile", effort=0.1)
+    hook.remove()
+    assert 16 * 64 * 4 < memory.peak_bytes <= budget  # it ran, and never without a plan
+    left = trial.left()
+    assert all(left[name] is before[name] or torch.equal(left[name], before[name]) for name in before)
+    assert met == []
+    costs = [op.cost for op in net.plan.graph.ops if op.op == "aten.addmm.default"]
+    assert len(costs) == 3
+    assert all(1e-7 < seconds < 10 for seconds in costs)  # of this machine, not of a model of one
+    assert trial.of(net).differs_from(eager) == []
+    other = planned(model, inputs, budget, loss=F.cross_entropy).plan
+    assert other.graph.fingerprint != net.plan.graph.fingerprint
+    assert trial.of(apply(other, model, loss=F.cross_entropy)).differs_from(eager) == []
 
 
 class Tied(nn.Module):

@@ -104,7 +104,7 @@ def test_a_planned_module_is_called_like_any_other(way: Callable[[Any], Any]) ->
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     left = []
-    for call in (MODEL, checkpoint(MODEL, X, on_new_shape="plan", effort=0.02)):
+    for call in (MODEL, checkpoint(MODEL, X, on_new_shape="plan", costs="roofline", effort=0.02)):
         MODEL.zero_grad()
         torch.manual_seed(2)
         made = way(call) or []
@@ -129,7 +129,7 @@ twin = copy.deepcopy(model)
 torch.manual_seed(10 + rank)
 batches = [(torch.randn(8, 16), torch.randint(0, 5, (8,))) for _ in range(6)]
 loss, left = nn.functional.cross_entropy, []
-for own in (checkpoint(model, batches[0][0], effort=0.02), twin):
+for own in (checkpoint(model, batches[0][0], costs="roofline", effort=0.02), twin):
     net = nn.parallel.DistributedDataParallel(own)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     torch.manual_seed(5 + rank)

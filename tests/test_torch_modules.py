@@ -173,7 +173,7 @@ def test_a_module_gives_eager_s_bits_at_the_predicted_peak(name: str) -> None:
     make, inputs_of = MODULES[name]
     model, inputs = make(), inputs_of()
     state = copy.deepcopy(model.state_dict())
-    net = checkpoint(model, inputs, memory=ACTIVATIONS, effort=0.02)
+    net = checkpoint(model, inputs, memory=ACTIVATIONS, costs="roofline", effort=0.02)
     found, peak_bytes = left_by(net, model, inputs)
     model.load_state_dict(state)
     eager, _ = left_by(model, model, inputs)
@@ -197,9 +197,9 @@ REFUSED: dict[str, tuple[Callable[[], Any], Callable[[], tuple[Any, ...]], str]]
     "keeps": (lambda: Does(keeps, fc=fc()), rows, "binds a tensor to 'last'"),
     "plain": (lambda: Does(plain, fc=fc(), scale=[X(8)]), rows, r"no parameter, no buffer and no input: keep it with"),
     "sparse": (lambda: Does(lambda m, x: m.e(x), e=nn.Embedding(9, 4, sparse=True)),
-               lambda: (torch.randint(0, 9, (3,)),), r"makes a sparse tensor.* make it dense"),
+               lambda: (torch.randint(0, 9, (3,)),), r"modules\.py:\d+ `.*makes a sparse tensor.* make it dense"),
     "rows": (lambda: Does(lambda m, x: m.r(x)[0], r=nn.GRU(8, 8)), lambda: (X(3, 4, 8),),
-             r"in place on a view with gaps, \[4, 8\]: .* a multiple of 32 float32"),
+             r"test_torch_modules\.py:\d+ `.* in place on a view with gaps, \[4, 8\]: .* a multiple of 32 float32"),
     "lstm": (lambda: Does(lambda m, x: m.r(x)[0], r=nn.LSTM(8, 8)), lambda: (X(3, 4, 8),),
              r"torch\.backends\.mkldnn\.flags\(enabled=False\)"),
     "mask": (lambda: Does(lambda m, x: m.fc(x)[x[:, 0] > 0], fc=fc()), rows, r"asks for the value of a tensor .*mask"),

@@ -46,7 +46,7 @@ def test_a_model_of_transformers_trains_unmodified_with_labels(make: Any) -> Non
     for budget in (eager.peak_bytes // 2, None):
         net = checkpoint(
             model, batch, loss=lambda made: made.loss, budget=budget, memory=MemoryModel(scope="activations"),
-            effort=0.02,
+            effort=0.02, costs="roofline",
         )  # fmt: skip
         found = trial.of(lambda net=net: net(**batch))
         assert found.differs_from(eager) == []

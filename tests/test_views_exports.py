@@ -7,6 +7,7 @@ import io
 import json
 import pickle
 import pickletools
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -154,6 +155,30 @@ def test_pytorchs_own_viewer_reads_a_snapshot(plans: dict[str, Plan]) -> None:
     taken = [line for line in viewer.trace(snapshot).splitlines() if "[" in line]
     assert len(taken) == sum(event["action"] == "alloc" for event in snapshot["device_traces"][0])
     assert "<script" in viewer.trace_plot(snapshot)
+
+
+def test_what_pytorchs_viewer_prints_has_the_peak_of_the_plan(plans: dict[str, Plan]) -> None:
+    viewer = pytest.importorskip("torch.cuda._memory_viz")
+    chain = planner.optimize(zoo.chain(8), 7)
+    for plan in (chain, plans["workspace"]):  # of few bytes, which the viewer does not round
+        held, most = 0, 0
+        for line in viewer.trace(pickle.loads(torch_snapshot(plan))).splitlines():
+            size = re.search(r"(\d+)\.0B", line)
+            if size is not None and "cudaMalloc" not in line and "TOTAL" not in line:
+                held += int(size[1]) * ("[" in line) - int(size[1]) * ("free completed" in line)
+                most = max(most, held)
+        assert most == plan.report.plan.peak_bytes
+
+
+def test_pandas_reads_the_table_as_it_is_written(plans: dict[str, Plan], tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    (tmp_path / "buffers.csv").write_text(buffers_csv(plans["total"]))
+    table = pandas.read_csv(tmp_path / "buffers.csv")
+    assert tuple(table.columns) == CSV_COLUMNS
+    assert table["size"].dtype == table["lower"].dtype == table["offset"].dtype == "int64"
+    plan = plans["total"]
+    highest = (table["offset"] + table["size"]).max() + plan.report.resident_bytes
+    assert highest == plan.report.plan.arena_bytes
 
 
 def test_report_and_export_write_files_and_standard_output(run) -> None:

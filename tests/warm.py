@@ -18,18 +18,13 @@ def compile_kernels() -> None:
         part.wait()
 
 
-def _plan(part: str) -> None:
-    from planner import optimize, zoo
+def _compile(part: str) -> None:
+    from planner.cli.warm_command import questions
 
-    graph = zoo.chain(30)
-    if part == "annealer":
-        optimize(graph, "50%", strategy="retention", allocator=None, effort=0.01)
-        return
-    for strategy in ("cuts", "chen-budget", "chain", "binomial"):
-        optimize(graph, "50%", strategy=strategy)
-    optimize(graph, "50%", strategy="chen-budget", recompute=["full"])
-    optimize(graph, strategy="memonger", allocator="nnvm")
+    for name, ask in questions():
+        if (name in ("annealing", "passes")) == (part == "annealer"):
+            ask()
 
 
 if __name__ == "__main__":
-    _plan(sys.argv[1])
+    _compile(sys.argv[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from planner.analysis.arrays import resident_bytes
@@ -10,6 +11,7 @@ from planner.errors import InfeasibleBudget
 from planner.graph import Graph, Op
 from planner.memory import MemoryModel
 from planner.problem import Problem
+from planner.schedule import Schedule
 
 
 class PeakBound(NamedTuple):
@@ -26,8 +28,9 @@ class PeakBound(NamedTuple):
     live: tuple[str, ...]
 
 
+@lru_cache(maxsize=4)
 def peak_lower_bound(graph: Graph, memory: MemoryModel) -> PeakBound:
-    """The largest working set of one op, or the outputs at the end if they take more.
+    """The largest working set of one op, or the outputs at the end if they take more; the last few are kept.
 
     A working set is residents, inputs, fresh outputs and workspace. Every op runs at least once, so no plan avoids it.
     It stays a bound because in-place pairs are granted wherever sizes allow, and values that an identity pair may put
@@ -108,13 +111,19 @@ def parts_of(graph: Graph, memory: MemoryModel, bound: PeakBound) -> dict[str, i
 
 
 def no_plan(
-    problem: Problem, found_by: str, *, minimum: int | None, proven_bytes: int | None = None
+    problem: Problem,
+    found_by: str,
+    *,
+    minimum: int | None,
+    proven_bytes: int | None = None,
+    least: Schedule | None = None,
 ) -> InfeasibleBudget:
     """The error of a strategy that finds no plan, in live bytes; the session words it for people.
 
     Args:
         found_by: the strategy.
         minimum: least peak it reached, or None.
+        least: the schedule that reached it, where the least peak was looked for.
         proven_bytes: peak it has proven no plan goes below, if more than the largest working set.
     """
     bound = peak_lower_bound(problem.graph, problem.memory)
@@ -124,5 +133,12 @@ def no_plan(
     text = f"{found_by!r} found no plan of at most {budget} live bytes; the least it reached is {minimum}"
     proven = budget < floor
     return InfeasibleBudget(
-        text, budget=budget, minimum=minimum, peak_lower_bound=floor, proven=proven, binding_op=op, live=live
+        text,
+        budget=budget,
+        minimum=minimum,
+        peak_lower_bound=floor,
+        proven=proven,
+        binding_op=op,
+        live=live,
+        least=least,
     )

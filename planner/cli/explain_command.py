@@ -12,7 +12,7 @@ from planner.cli.progress import phase
 _EXPLAIN = (
     option("--effort", type=float, metavar="E",
            help="Of the search that forces the other decision. [the plan's, so that costs compare]"),
-    option("--no-search", is_flag=True, help="Say what is, and not what the other decision would cost."),
+    option("--no-search", is_flag=True, help="Say what is; leave out what is found by planning again."),
     option("--against", metavar="PLAN", help="Instead: what that plan of the same graph does differently."),
 )  # fmt: skip
 

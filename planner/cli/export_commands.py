@@ -14,8 +14,10 @@ _REPORT = (
     option("--figure", type=Word("timeline", "arena", "recomputation"), default="timeline", show_default=True,
            help="Of .svg, .png and .pdf: memory over time, where every buffer lies, or which ops run again when."),
     option("--explain", "explained", type=click.IntRange(min=0), default=0, metavar="N",
-           help="Of .html: what the other decision would cost for the N largest at the peak; each takes as long as the"
-                " plan did."),
+           help="Of .html: what the other decision would cost for the N largest tensors at the peak; each takes as long"
+                " as the plan did."),
+    option("--effort", type=float, metavar="E",
+           help="Of --explain: of each of these searches. [the plan's, so that costs compare]"),
     option("--curve", metavar="FILE", help="Of .html: show this trade-off too, as curve -o curve.json writes it."),
 )  # fmt: skip
 _EXPORT = (
@@ -29,13 +31,24 @@ _EXPORT = (
 @click.command(epilog="Example: planner report plan.json -o plan.html")
 @PLAN_ARGUMENT
 @options_of(_REPORT, FORCE, JSON)
-def report(plan: str, output: str, figure: str, explained: int, curve: str | None, force: bool, as_json: bool) -> None:
+def report(
+    plan: str,
+    output: str,
+    figure: str,
+    explained: int,
+    effort: float | None,
+    curve: str | None,
+    force: bool,
+    as_json: bool,
+) -> None:
     """Draw a plan: a page to search and click on, or memory over time, the arena, what runs again."""
     from planner.views.plan_files import PICTURES, check_suffix, content_of
 
     suffix = check_suffix(output, allowed=(".html", *PICTURES))
     if suffix != ".html" and (explained or curve is not None):
         raise click.UsageError(f"--explain and --curve are for .html, not {suffix}")
+    if effort is not None and not explained:
+        raise click.UsageError("--effort is of the searches of --explain N; give both")
     check_output(output, force=force)
     from planner.api import load
     from planner.files import write_whole
@@ -43,12 +56,14 @@ def report(plan: str, output: str, figure: str, explained: int, curve: str | Non
     loaded = load(plan)
     if suffix == ".html":
         from planner.planning.curve import load_curve
-        from planner.views.page import page
+        from planner.views.page import largest_at_peak, page
 
         with phase("planning again with other decisions"):
-            largest = [value for value, _, _ in loaded.report.live_at_peak[:explained]]
-            said = {value: loaded.explain(value).lines for value in largest}
-        content = page(loaded, curve=None if curve is None else load_curve(curve), explained=said)
+            largest = largest_at_peak(loaded, explained)
+            with_effort = f"Planned again with effort {loaded.effort if effort is None else effort:g}."
+            said = {value: (*loaded.explain(value, effort=effort).lines, with_effort) for value in largest}
+        drawn = None if curve is None else load_curve(curve)
+        content = page(loaded, curve=drawn, explained=said, plan_file=plan)
     else:
         content = content_of(loaded, suffix, figure=figure)
     write_whole(output, content)

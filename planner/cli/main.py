@@ -41,7 +41,8 @@ _LISTED: Final = {
     "More": {
         "zoo": Listed("model_commands", "List the models, show one's options, or write its graph."),
         "pack": Listed("pack_command", "Give every buffer of a table its place in the smallest arena."),
-        "help": Listed("help_command", "Read about a topic: budgets, graphs, steps, files, Python."),
+        "warm": Listed("warm_command", "Compile every kernel before anybody waits for one."),
+        "help": Listed("help_command", "Read about a topic."),
     },
 }
 

@@ -124,7 +124,7 @@ STEP = (
           help="Do not train these; wins over --train."),
     _step("--lowering", is_flag=True,
           help="Convolutions unfold their input (im2col): workspace of N C_in k_h k_w H_out W_out elements."),
-    _step("--resume", "resumed", is_flag=True, help="Optimizer states are there from the first iteration."),
+    _step("--resumed", is_flag=True, help="Optimizer states are there from the first iteration."),
 )  # fmt: skip
 GRAPH = (
     _graph("--batch", type=_ONE, help="Batch size, for zoo models and ONNX files."),

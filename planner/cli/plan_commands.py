@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -66,6 +69,8 @@ _CURVE = (
     _option("--strategies", type=STRATEGY_LIST, default="auto", show_default=True,
             help=f'"all", or names with commas between: {STRATEGY_NAMES}.'),
     _option("--jobs", type=int, default=1, show_default=True, help="Processes; -1 takes every core."),
+    _option("--resume", type=FILE, metavar="FILE",
+            help="Keep each finished search in this file, and make none again that it holds."),
     last_section("-o", "--output", "outputs", type=FILE, multiple=True, metavar="FILE",
                  help="Write .csv, .json, .svg, .png or .pdf; may be repeated."),
     _option("--plans", metavar="FOLDER",
@@ -92,6 +97,15 @@ def _asked(options: dict[str, Any]) -> dict[str, Any]:
         "allocator": allocator,
         **{name: options[name] for name in _ASKED},
     }
+
+
+@contextmanager
+def _counted(asked: dict[str, Any]) -> Iterator[None]:
+    """Take the seconds that pass in here off the time limit, which is for the whole command."""
+    start = time.monotonic()
+    yield
+    if (limit := asked["time_limit"]) is not None and limit > 0:
+        asked["time_limit"] = max(1e-9, limit + start - time.monotonic())
 
 
 _OPTIMIZE_EXAMPLES = (
@@ -129,7 +143,8 @@ def optimize(
 
         suffix = ".json" if output in (None, "-") else check_suffix(output, allowed=(".json", ".html", *PICTURES))
         asked = _asked(options)
-        model = graph_of(graph, options)
+        with _counted(asked):
+            model = graph_of(graph, options)
     with search_progress("planning") as progress:
         plan = find_plan(model, budget, strategy=strategy, **asked, least=least, progress=progress)
     if output == "-":
@@ -177,12 +192,14 @@ def curve(
     count = len(listed) == 1 and listed[0].isascii() and listed[0].isdecimal()
     if count and len(listed[0]) > MOST_DIGITS:
         raise click.UsageError(f"--budgets: a number of {len(listed[0])} digits is no number of budgets")
-    with phase("reading the graph"):
+    with phase("reading the graph"), _counted(asked):
         model = graph_of(graph, options)
     wanted = int(listed[0]) if count else listed
     names = strategy_names() if strategies == "all" else [name.strip() for name in strategies.split(",")]
     with sweep_progress("planning") as progress:
-        found = find_curve(model, wanted, strategies=names, **asked, jobs=jobs, progress=progress)
+        found = find_curve(
+            model, wanted, strategies=names, **asked, jobs=jobs, resume=options["resume"], progress=progress
+        )
     for output in outputs:
         found.save(output)
     plan_files = () if plans is None else found.save_plans(plans)

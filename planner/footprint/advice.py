@@ -57,7 +57,7 @@ def shortfall(
             remedies += chunked_loss(tail, allowed)
     copied = copies(keep_all.graph, keep_all.memory, peak_bytes=keep_all.trace.peak_bytes)
     remedies += [] if copied is None else [copied.remedy(allowed)]
-    smaller = _with_smaller_batch(least, allowed - packing_bytes)
+    smaller = with_smaller_batch(least, allowed - packing_bytes, how="with the plan of least peak")
     if held is not None and held[0] > allowed:
         remedies += [each for each in (per_tensor_update(keep_all, allowed),) if each is not None]
         remedies += inside_backward(keep_all, allowed)
@@ -176,7 +176,7 @@ def smaller_batch(
     return Remedy(SMALLER_BATCH, allowed, True, f"{some} would fit {how}.")
 
 
-def _with_smaller_batch(work: Simulated, allowed: int) -> Remedy | None:
+def with_smaller_batch(work: Simulated, allowed: int, *, how: str) -> Remedy | None:
     """`smaller_batch` for a training step run by one plan; None too where no parameter is trained."""
     graph = work.graph
     if not targets_of(graph):
@@ -196,7 +196,7 @@ def _with_smaller_batch(work: Simulated, allowed: int) -> Remedy | None:
         inputs = (t for t in residents if grows(work.component[t.name], t.name))
         growing = growing + sum(work.memory.round_up(t.nbytes) for t in inputs)
     steps = zip(work.timeline.tolist(), (work.timeline - growing).tolist(), strict=True)
-    return smaller_batch(steps, allowed, batch=batch, how="with the plan of least peak")
+    return smaller_batch(steps, allowed, batch=batch, how=how)
 
 
 def batch_of(graph: Graph) -> int | None:

@@ -83,7 +83,7 @@ def copies(graph: Graph, memory: MemoryModel, *, peak_bytes: int) -> Copies | No
     found = slices_of(graph)
     if not found:
         return None
-    program = _copied(graph, found)
+    program = with_copies(graph, found)
     evaluator = evaluator_of(program, memory)
     judged = evaluator.evaluate(evaluator.keep_all)
     if judged is None or judged[0] >= peak_bytes:
@@ -126,7 +126,7 @@ def _first_of_its_size(graph: Graph, value: str) -> str:
     return value
 
 
-def _copied(graph: Graph, slices: tuple[Slice, ...]) -> Graph:
+def with_copies(graph: Graph, slices: tuple[Slice, ...]) -> Graph:
     """The program with storages of their own for slices; offsets of views are left out: bytes do not depend on them."""
     own = {each.value for each in slices}
     ops = [

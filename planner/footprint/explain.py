@@ -14,7 +14,8 @@ import msgspec
 from planner.analysis.roles import roles
 from planner.bounds.peak import peak_lower_bound
 from planner.errors import InfeasibleBudget, PlannerError
-from planner.footprint.estimate import estimate
+from planner.footprint.components import Simulated
+from planner.footprint.relief import reliefs
 from planner.graph import Graph, Op
 from planner.patterns import modules_around
 from planner.remedies import Remedy
@@ -124,11 +125,11 @@ def explain(plan: Plan, subject: str | None, *, search: Search | None, effort: f
         search: plans again with the other decision forced; None: nothing is searched.
         effort: of that search. Default: the plan's own, so that costs compare.
     Raises:
-        PlannerError: nothing of that name, or the plan's strategy or allocator is not registered here.
+        PlannerError: nothing of that name.
     """
     course = Course(plan.graph, plan.schedule, plan.memory)
     if subject is None:
-        return _of_peak(plan, course)
+        return _of_peak(plan, course, search=search, effort=plan.effort if effort is None else effort)
     effort = plan.effort if effort is None else effort
     if subject in plan.graph.tensors:
         return _of_value(plan, course, subject, search=search, effort=effort)
@@ -170,11 +171,22 @@ def _of_value(plan: Plan, course: Course, value: str, *, search: Search | None, 
     lines.append(fate)
     lines += [f"  {str(life)[0].upper()}{str(life)[1:]}." for life in lives[:_SHOWN]]
     lines.append(_peak_share(plan, course, at_peak))
-    instead = () if search is None else (_force(plan, "save" if runs > 1 else "recompute", op.name, search, effort),)
+    never = None if runs > 1 else _never_again(op)
+    if never is not None:
+        lines.append(f"It can only be kept: {never}.")
+    option: Literal["save", "recompute"] = "save" if runs > 1 else "recompute"
+    instead = () if search is None or never else (_force(plan, option, op.name, search, effort),)
     lines += [_compared(plan, other, "it") for other in instead]
     names = ((op.name,), ()) if runs == 1 else ((), (op.name,))
     return Explanation(value, step, at, at_peak, kept=names[0], recomputed=names[1], lives=lives,
                        instead=instead, lines=tuple(lines))  # fmt: skip
+
+
+def _never_again(op: Op) -> str | None:
+    """Why no rule makes an op run again, as far as the op itself tells."""
+    if op.phase in ("backward", "update"):
+        return f"rules recompute the forward pass, and op {op.name} is of the {op.phase}"
+    return None if op.recomputable else f"the graph says that op {op.name} may run only once"
 
 
 def _of_ops(
@@ -193,16 +205,16 @@ def _of_ops(
     instead: list[Instead] = []
     pattern = subject if len(ops) == 1 else f"module:{subject}"
     if search is not None:
-        forward = any(plan.graph.op_named[name].phase in (None, "forward", "loss") for name in once)
+        able = any(_never_again(plan.graph.op_named[name]) is None for name in once)
         instead += [_force(plan, "save", pattern, search, effort)] if again else []
-        instead += [_force(plan, "recompute", pattern, search, effort)] if forward else []
+        instead += [_force(plan, "recompute", pattern, search, effort)] if able else []
     lines += [_compared(plan, other, "all of it") for other in instead]
     step, at = course.trace.peak_step + 1, course.trace.peak_op
     return Explanation(subject, step, at, at_peak, kept=tuple(once), recomputed=tuple(again),
                        instead=tuple(instead), lines=tuple(lines))  # fmt: skip
 
 
-def _of_peak(plan: Plan, course: Course) -> Explanation:
+def _of_peak(plan: Plan, course: Course, *, search: Search | None, effort: float) -> Explanation:
     trace, report = course.trace, plan.report
     peak = format_bytes(trace.peak_bytes)
     if trace.peak_op is None:
@@ -227,19 +239,20 @@ def _of_peak(plan: Plan, course: Course) -> Explanation:
     if plan.budget is not None:
         least = f"no plan that fits costs less than {100 * (report.overhead - report.gap):+.2f} %"
         lines.append(f"This plan costs {100 * report.overhead:+.2f} %; {least}, as proven.")
-    allowed = report.needed_bytes if plan.budget is None else plan.budget
-    remedies = estimate(plan.graph, memory=plan.memory).advice(allowed).remedies if report.extra_runs else ()
-    remedies = tuple(remedy for remedy in remedies if remedy.action != "Recomputation")
+
+    def again(program: Graph) -> Plan | None:
+        try:
+            return None if search is None else search(program, plan.budget, **_asked(plan, effort))
+        except PlannerError:  # nothing fits, or a rule means nothing there
+            return None
+
+    run = Simulated(plan.graph, plan.memory, schedule=plan.schedule, trace=trace)
+    remedies = reliefs(plan, run, again=again)
     if remedies:
-        lines.append(f"Without any recomputation {format_bytes(allowed)} would do with")
-        lines += [f"  {remedy.action}: {_verdict(remedy)}. {remedy.note}" for remedy in remedies]
+        lines.append("What would help:")
+        lines += [f"  {remedy.action}: {remedy.note}" for remedy in remedies]
     return Explanation(None, trace.peak_step + 1, trace.peak_op, trace.peak_bytes, shares=shares, remedies=remedies,
                        lines=tuple(lines))  # fmt: skip
-
-
-def _verdict(remedy: Remedy) -> str:
-    size = f"{'at least ' if remedy.at_least else ''}{format_bytes(remedy.peak_bytes)}"
-    return f"{size}, {('may fit' if remedy.at_least else 'fits') if remedy.fits else 'does not fit'}"
 
 
 def _lives(course: Course, root: str) -> tuple[Life, ...]:
@@ -287,31 +300,39 @@ def _peak_share(plan: Plan, course: Course, nbytes: int) -> str:
     peak, at = course.trace.peak_bytes, f"the peak (step {course.trace.peak_step + 1:,}, op {course.trace.peak_op})"
     if not nbytes:
         return f"Nothing of it is live at {at}: dropping it there frees nothing."
-    return f"It has {format_bytes(nbytes)} of the {format_bytes(peak)} at {at}, {100 * nbytes / max(peak, 1):.2g} %."
+    percent = 100 * nbytes / peak
+    share = f"{percent:.0f}" if percent >= 10 else f"{percent:.2g}"
+    return f"It has {format_bytes(nbytes)} of the {format_bytes(peak)} at {at}, {share} %."
 
 
 def _force(plan: Plan, option: Literal["save", "recompute"], pattern: str, search: Search, effort: float) -> Instead:
     """Plan again with one more rule."""
     if not pattern.startswith("module:"):
         pattern = f"name:{''.join(f'[{char}]' if char in '*?[' else char for char in pattern)}"
-    rules = {"save": plan.save_rules, "recompute": plan.recompute_rules}
-    rules[option] = (*rules[option], pattern)
-    asked: dict[str, Any] = {"strategy": plan.strategy, "allocator": plan.allocator, "memory": plan.memory}
-    asked |= {"order": plan.order, "seed": plan.seed, "effort": effort}
+    asked = _asked(plan, effort)
+    asked[option] = (*asked[option], pattern)
     try:
-        other = search(plan.graph, plan.budget, **asked, **rules)
+        other = search(plan.graph, plan.budget, **asked)
     except InfeasibleBudget as error:
         least = "" if error.minimum is None else f"; the least that works is {format_bytes(error.minimum)}"
         why = f"no plan fits then{least}"
         return Instead(option, pattern, effort, why_not=why)
     except PlannerError as error:
-        return Instead(option, pattern, effort, why_not=str(error))
+        why = str(error).removeprefix(f"{option}: {pattern!r} ").removesuffix("; leave it out")
+        return Instead(option, pattern, effort, why_not=why)
     report, figures = other.report, other.report.plan
     rule = next((rule for rule in report.rules if (rule.kind, rule.pattern) == (option, pattern)), None)
     again = option == "save" or rule is None or rule.run_again > 0
     return Instead(
         option, pattern, effort, figures.peak_bytes, figures.arena_bytes, figures.cost, report.overhead, again
     )
+
+
+def _asked(plan: Plan, effort: float) -> dict[str, Any]:
+    """What was asked of a plan, beside its graph and budget, as `optimize` takes it."""
+    asked = {"strategy": plan.strategy, "allocator": plan.allocator, "memory": plan.memory, "order": plan.order}
+    rules = {"save": plan.save_rules, "recompute": plan.recompute_rules}
+    return {**asked, **rules, "seed": plan.seed, "effort": effort}
 
 
 def _compared(plan: Plan, other: Instead, what: str) -> str:

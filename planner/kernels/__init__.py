@@ -40,10 +40,10 @@ _config: Any = numba.config
 def kernel(function: Function) -> Function:
     """Compile on first call, keep the result on disk, release the GIL."""
     # nobody calls a kernel from C; numba's types know no such option
-    options: dict[str, Any] = {"nogil": True, "no_cfunc_wrapper": True, "cache": _FOLDER is not None}
+    options: dict[str, Any] = {"nogil": True, "no_cfunc_wrapper": True, "cache": FOLDER is not None}
     before = _config.CACHE_DIR
-    if _FOLDER is not None:
-        _config.CACHE_DIR = str(_FOLDER)  # read while a function is decorated, so other users of numba keep theirs
+    if FOLDER is not None:
+        _config.CACHE_DIR = str(FOLDER)  # read while a function is decorated, so other users of numba keep theirs
     try:
         return cast(Function, numba.njit(**options)(function))
     finally:
@@ -126,4 +126,5 @@ def _note_use(folder: Path, is_new: bool, now: float) -> None:
         pass  # another process deleted it first, or it belongs to somebody else
 
 
-_FOLDER = None if _config.DISABLE_JIT else _cache_folder(_config.CACHE_DIR)
+#: Where compiled kernels are kept; None: nowhere.
+FOLDER: Final = None if _config.DISABLE_JIT else _cache_folder(_config.CACHE_DIR)

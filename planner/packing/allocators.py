@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,10 @@ def auto(
             is searched for where live bytes alone take more. None: a small arena is wanted, and at most a thousandth
             is left to waste, a hundredth where buffers are many.
     """
-    return _Buffers(graph, schedule, memory).allocation(pack_within, "auto", capacity_bytes=capacity_bytes, stop=stop)
+    buffers = _Buffers(graph, schedule, memory)
+    besides_bytes = buffers.liveness.resident_bytes
+    packer = partial(pack_within, besides_bytes=besides_bytes)
+    return buffers.allocation(packer, "auto", capacity_bytes=capacity_bytes, stop=stop)
 
 
 def exact(

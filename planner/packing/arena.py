@@ -83,20 +83,28 @@ def pack(
     return search.packing()
 
 
-def pack_within(intervals: Intervals, *, capacity: int | None = None, stop: Stop | None = None) -> Packing:
-    """As `pack`, with effort that ends where it cannot decide anything: see `allocators.auto`."""
+def pack_within(
+    intervals: Intervals, *, capacity: int | None = None, besides_bytes: int = 0, stop: Stop | None = None
+) -> Packing:
+    """As `pack`, with effort that ends where it cannot decide anything: see `allocators.auto`.
+
+    Args:
+        besides_bytes: what the arena holds besides these buffers; waste is a part of all.
+    """
     search = _Search(intervals, capacity, 0, stop or Stop(), None)
     search.portfolio()
     if capacity is not None and search.bound > capacity // search.sections.unit:
         return search.packing()
-    many = capacity is None and len(search.offset) > MANY
-    enough = search.bound // (100 if many else 1000)
-    for effort in (1.0, 3.0) if capacity is None else (0.2, 0.8, 3.0):
+    many = len(search.offset) > MANY
+    enough = (search.bound + besides_bytes // search.sections.unit) // (100 if many else 1000)
+    for effort in (1.0, 3.0) if capacity is None else (0.2, 0.4, 0.8, 2.6):
         if capacity is None and search.top - search.bound <= enough:
             break
+        before = search.top
         near = max((search.top - search.goal) // 2, search.goal // 500)
         search.improve(int(WORK * effort))
-        if search.top <= search.goal or (capacity is not None and search.top - search.goal > near):
+        hopeless = capacity is not None and search.top - search.goal > near
+        if search.top <= search.goal or hopeless or (search.top == before and (many or capacity is not None)):
             break  # more would not come there
     return search.packing()
 

@@ -13,6 +13,8 @@ from planner.remedies import SMALLER_BATCH, Remedy, Shortfall
 from planner.units import exactly, format_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from planner.plan import Plan
 
 
@@ -29,7 +31,7 @@ def infeasible(
     impossible: bool = False,
     within: str = "",
     minimum_proven: bool = False,
-    plan: Plan | None = None,
+    plan: Callable[[], Plan] | None = None,
 ) -> InfeasibleBudget:
     """The error for a budget that no plan found fits.
 
@@ -37,7 +39,7 @@ def infeasible(
         budget: as it was asked, reserve included.
         minimum: least arena + reserve reached, in bytes; None: it was not looked for.
         minimum_proven: no plan needs less.
-        plan: the one that needs the minimum.
+        plan: makes the one that needs the minimum.
         found_by: the strategy that reached it.
         keep_all_peak_bytes: peak without recomputation, which budgets in percent are of.
         live_fit: peak of a plan whose live bytes fit while its arena does not, or None.

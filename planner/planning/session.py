@@ -6,7 +6,7 @@ import copy
 import inspect
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -172,6 +172,8 @@ class Session:
         self._packing_options = frozenset(_parameters(self.allocate))
         self.policy: Policy | None = policy_of(graph, self.memory, request.save, request.recompute)
         self._judged: dict[Schedule, tuple[Candidate, int | None]] = {}
+        #: By strategy and effort, what a search found that went all the way down in vain.
+        self._least_peak: dict[tuple[str, float], Schedule] = {}
         self.keep_all = self.judged(Proposal(keep_all(graph)))
         #: The cheapest plan: the baseline, and what the policy makes run again.
         self.base = self.keep_all if self.policy is None else self.judged(Proposal(self.policy.base))
@@ -202,6 +204,12 @@ class Session:
         changes = {"budget": budget, "strategy": strategy or self.request.strategy}
         other.request = msgspec.structs.replace(self.request, **changes)
         other.search = search or self.search
+        return other
+
+    def knowing(self, judged: Sequence[Candidate]) -> Session:
+        """The same session, which remembers of plans that were judged these alone."""
+        other = copy.copy(self)
+        other._judged = {candidate.proposal.schedule: (candidate, None) for candidate in judged}
         return other
 
     # ---- one strategy, one question
@@ -320,7 +328,9 @@ class Session:
                 return
             try:
                 proposal = self.propose(msgspec.structs.replace(problem, budget=target))
-            except InfeasibleBudget:
+            except InfeasibleBudget as failure:
+                if failure.least is not None and self.policy is None:
+                    self._least_peak[self.request.strategy, problem.effort] = failure.least
                 return
             if target < allowed:  # bounds proven of less memory do not hold for the budget
                 proposal = proposal.unclaimed()
@@ -339,37 +349,39 @@ class Session:
     def _least(self, problem: Problem, allowed: int | None) -> Candidate:
         """Smallest arena found.
 
-        Starts from the plan of least peak. Where packing is all that keeps it from fitting, or wastes over a hundredth
-        (a twentieth, where a budget is asked for), plans are searched for that pack tighter.
+        It is that of the plan of least peak; where packing wastes over a hundredth, plans are searched for that pack
+        tighter. Where a budget is asked for, that is done for small graphs alone, and a twentieth.
         """
         problem = msgspec.structs.replace(problem, budget=None)
         least = self.base
         try:
-            proposal = self.propose(problem)
+            known = self._least_peak.get((self.request.strategy, problem.effort))
+            proposal = self.propose(problem) if known is None else Proposal(known)
             # A budget that nothing fits asks for the least only nearly: packing within a hundredth is enough.
             near = None if allowed is None else max(allowed, self._peak_bytes(proposal) * 101 // 100)
             least = min(least, self.judged(proposal, capacity_bytes=near), key=lambda each: each.size)
+            for other in map(Proposal, proposal.others):
+                if self._peak_bytes(other) < least.arena_bytes:
+                    least = min(least, self.judged(other, capacity_bytes=near), key=lambda each: each.size)
         except InfeasibleBudget:  # the strategy does not apply
             if allowed is None:
                 raise
-        for target in self._tighter(least, allowed):
-            if self.stop.now or least.proposal.cut_short or (allowed is not None and least.arena_bytes <= allowed):
-                break
+        wasted_bytes = least.arena_bytes - least.trace.peak_bytes
+        if allowed is not None and least.arena_bytes <= allowed:
+            wasteful = False
+        elif allowed is None:
+            wasteful = wasted_bytes > least.trace.peak_bytes // 100
+        else:
+            wasteful = wasted_bytes > least.trace.peak_bytes // 20 and len(self.graph.ops) <= SMALL_OPS
+        if wasteful and not self.stop.now and not least.proposal.cut_short:
             asked = msgspec.structs.replace(problem, starts=(*problem.starts, least.proposal.schedule))
-            smaller = min(_until_late(self.attempts(asked, target)), key=lambda each: each.size, default=least)
+            attempts = self.attempts(asked, least.arena_bytes - 1)
+            smaller = min(_until_late(attempts), key=lambda each: each.size, default=least)
             if smaller.size < least.size:
                 least = smaller.having(cost_lower_bound=None, optimal=None)  # nobody asked for this budget
         self._tell(least, allowed)
         # The strategy's claims are about the least peak, which a budget does not ask for.
         return least if allowed is None else Candidate(least.proposal.unclaimed(), least.allocation, least.trace)
-
-    def _tighter(self, least: Candidate, allowed: int | None) -> Iterator[int]:
-        """Bytes to ask for instead of the least arena found: the budget if live bytes fit it, then a byte less."""
-        peak, arena = least.trace.peak_bytes, least.arena_bytes
-        if allowed is not None and peak <= allowed < arena:
-            yield allowed
-        if arena - peak > peak // (100 if allowed is None else 20):
-            yield arena - 1
 
     def _peak_bytes(self, proposal: Proposal) -> int:
         """Peak of a proposal, before it is packed and judged."""
@@ -517,7 +529,7 @@ class Session:
             budget=budget,
             minimum=minimum,
             minimum_proven=known and least.arena_bytes <= bound,
-            plan=None if at_minimum is None or self.advise is None else at_minimum.plan(least),
+            plan=None if at_minimum is None or self.advise is None else lambda: at_minimum.plan(least),
             found_by=request.strategy,
             keep_all_peak_bytes=self.keep_all.trace.peak_bytes,
             live_fit=missed.reached_bytes if missed.reached_bytes <= allowed else None,

@@ -1,132 +1,30 @@
-"""Sweeps: every strategy at every budget of a curve, in one process or many."""
+"""Sweeps: every strategy at every budget of a curve, in one process, in many or on a cluster."""
 
 from __future__ import annotations
 
 import math
 import os
-import signal
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
-import msgspec
-
-from planner import mxnet
 from planner.bounds.certificate import certified_cost
 from planner.bounds.peak import peak_lower_bound
-from planner.errors import InfeasibleBudget, TimeLimit
-from planner.graph import Graph
+from planner.errors import TimeLimit
 from planner.plan import Plan
 from planner.planning.curve import Curve, Point, PointStatus
+from planner.planning.journal import Journal, Question
+from planner.planning.searches import Answer, Found, Search, Task, answered, ranked
 from planner.planning.session import Candidate, Session
-from planner.problem import Allocator, Budget, Request, Stop, Strategy, effort_schedule
-from planner.schedule import Schedule
+from planner.planning.workers import Parcel, answers, elsewhere
+from planner.problem import Allocator, Budget, Strategy, effort_schedule
 from planner.units import BudgetText, format_bytes
 
 #: Called with searches and bounds done, those in all, and a word on the last.
 SweepProgress = Callable[[int, int, str], None]
 _ROUNDING = 1e-9  # of a cost: sums in another order
-
-
-class _Found(NamedTuple):
-    """A solution, after the figures by which it is ranked."""
-
-    cost: float
-    arena_bytes: int
-    peak_bytes: int
-    recomputed_ops: int
-    extra_runs: int
-    candidate: Candidate
-
-
-def _found(candidate: Candidate) -> _Found:
-    trace, extra = candidate.trace, candidate.trace.recomputed
-    return _Found(trace.cost, candidate.arena_bytes, trace.peak_bytes, len(extra), sum(extra.values()), candidate)
-
-
-class _Answer(NamedTuple):
-    """What one search found, plans that missed their budget included: they may fit another."""
-
-    found: tuple[_Found, ...]
-    cut_short: bool
-
-
-class _Task(NamedTuple):
-    """One search: of a strategy, for a budget in bytes or None for the least peak, with some effort."""
-
-    strategy: str
-    budget: int | None
-    effort: float
-
-
-def _answer(session: Session, task: _Task, search: Strategy, starts: tuple[Schedule, ...]) -> _Answer:
-    """All plans one strategy finds for one budget, beginning from plans for other budgets."""
-    budget = None if task.budget is None else Budget(str(task.budget), task.budget)
-    session = session.asking(strategy=task.strategy, search=search, budget=budget)
-    problem = msgspec.structs.replace(session.problem, effort=task.effort, starts=starts)
-    found: list[_Found] = []
-    cut_short = session.stop.now
-    try:
-        if budget is None:
-            candidates = iter([session.judged(session.propose(problem))])
-        else:
-            candidates = session.attempts(problem, session.request.live_budget)
-        for candidate in candidates:
-            found.append(_found(candidate))
-            cut_short = candidate.proposal.cut_short or session.stop.now
-    except InfeasibleBudget:
-        pass
-    except TimeLimit:
-        cut_short = True
-    return _Answer(tuple(found), cut_short)
-
-
-class _Parcel(NamedTuple):
-    """A sweep's question as it is sent to another process.
-
-    Args:
-        folder: of the parent, gone when the sweep is over; a file `stop` in it says that Ctrl-C came.
-        graph_json: the graph as bytes, which travel faster than objects.
-        allocate: a callable of the user's, or None for the one registered by the request's name.
-    """
-
-    folder: str
-    graph_json: bytes
-    request: Request
-    allocate: Allocator | None
-    deadline: float | None
-
-
-_unpacked: dict[str, Session] = {}
-
-
-def _answer_elsewhere(parcel: _Parcel, task: _Task, search: Strategy, starts: tuple[Schedule, ...]) -> _Answer:
-    """`_answer` in another process, which unpacks a graph once for all its tasks."""
-    if parcel.folder not in _unpacked:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C, and says so
-        mxnet.register()
-        _unpacked.clear()
-        stop = Stop(parcel.deadline)
-        threading.Thread(target=_heed, args=(parcel.folder, stop), daemon=True).start()
-        graph = Graph.from_json(parcel.graph_json)
-        _unpacked[parcel.folder] = Session(graph, parcel.request, allocate=parcel.allocate, stop=stop)
-    return _answer(_unpacked[parcel.folder], task, search, starts)
-
-
-def _heed(folder: str, stop: Stop) -> None:
-    """End this process with its parent, and its searches when the parent says so; until the sweep is over."""
-    parent = os.getppid()
-    while os.path.isdir(folder):
-        if os.getppid() != parent:
-            os._exit(1)
-        if os.path.exists(os.path.join(folder, "stop")):
-            stop.interrupt()
-        time.sleep(0.1)
 
 
 def _halvings(budgets: Sequence[int]) -> Iterator[list[int]]:
@@ -159,27 +57,34 @@ class Sweep:
         searches: dict[str, Strategy],
         *,
         allocator: str | Allocator | None,
-        jobs: int,
+        jobs: int | None,
         progress: SweepProgress | None,
     ) -> None:
         self.session, self.searches, self.jobs = session, searches, jobs
         # by value where it is registered here: other processes know only what comes with the package
         self.allocate = session.allocate if isinstance(allocator, str) else allocator
         self.progress = progress or (lambda done, total, what: None)
-        self.base = _found(session.base)
-        self.answers: dict[_Task, _Answer] = {}
+        self.base = ranked(session.base)
+        self.answers: dict[Task, Answer] = {}
         self.bounds: dict[int, float] = {}
-        self.chosen: dict[tuple[str, int], _Found] = {}
+        self.chosen: dict[tuple[str, int], Found] = {}
         self.total = 0
+        self._journal: Journal | None = None
 
-    def curve(self, wanted: int | tuple[BudgetText, ...]) -> Curve:
+    def curve(self, wanted: int | tuple[BudgetText, ...], *, resume: str | os.PathLike[str] | None = None) -> Curve:
         """The curve over a number of budgets, or over these.
 
+        Args:
+            resume: a file of finished searches, see `Journal`.
         Raises:
             TimeLimit: Ctrl-C came before any plan was found.
+            PlanFileError, OutputError: see `Journal`.
         """
         session = self.session
-        with tempfile.TemporaryDirectory(prefix="planner-") as self._folder:
+        with ExitStack() as open_files:
+            self._folder = open_files.enter_context(tempfile.TemporaryDirectory(prefix="planner-"))
+            if resume is not None:
+                self._journal = open_files.enter_context(Journal(resume, session, self._question(wanted)))
             session.stop.told.append(Path(self._folder, "stop").touch)
             try:
                 points = self._points(wanted)
@@ -198,6 +103,10 @@ class Sweep:
             points=points,
         )
         return found.with_plans(self.plan)
+
+    def _question(self, wanted: int | tuple[BudgetText, ...]) -> Question:
+        budgets = wanted if isinstance(wanted, int) else tuple(self._budgets(wanted))
+        return Question.of(self.session, budgets=budgets, strategies=tuple(self.searches))
 
     def _points(self, wanted: int | tuple[BudgetText, ...]) -> tuple[Point, ...]:
         """One point for each strategy and budget, by strategy, then by budget."""
@@ -225,14 +134,17 @@ class Sweep:
         return session.plan(self.chosen[point.strategy, point.budget].candidate)
 
     def _budgets(self, wanted: int | tuple[BudgetText, ...]) -> list[int]:
+        """The budgets asked for; a number of them lie as squares do, dense at the least peak, where costs rise."""
         if isinstance(wanted, tuple):
             peak_bytes = self.session.keep_all.trace.peak_bytes
             return sorted({Budget.read(budget, keep_all_peak_bytes=peak_bytes).nbytes for budget in wanted})
-        high = self.base.arena_bytes
-        low = min([high, *(found.arena_bytes for answer in self.answers.values() for found in answer.found)])
-        steps = max(1, wanted - 1)
-        needed_bytes = self.session.memory.needed_bytes
-        return sorted({max(1, needed_bytes(low + (high - low) * k // steps)) for k in range(wanted)})
+        arenas = [found.arena_bytes for answer in self.answers.values() for found in answer.found]
+        whole = self.base.arena_bytes
+        low, high = (max(1, self.session.memory.needed_bytes(nbytes)) for nbytes in (min([whole, *arenas]), whole))
+        steps, budgets = max(1, wanted - 1), [low]
+        for k in range(1, wanted):
+            budgets.append(min(high, max(budgets[-1] + 1, low + (high - low) * k * k // steps**2)))
+        return sorted(set(budgets))
 
     def _expect(self, efforts: tuple[float, ...], count: int) -> None:
         """So many searches and bounds are ahead in all."""
@@ -243,8 +155,8 @@ class Sweep:
             self.bounds[budget] = self._certified(budget)
             self._tell(f"lower bound at {format_bytes(budget)}")
 
-    def _tasks(self, effort: float, *budgets: int | None) -> list[_Task]:
-        return [_Task(name, budget, effort) for budget in budgets for name in self.searches]
+    def _tasks(self, effort: float, *budgets: int | None) -> list[Task]:
+        return [Task(name, budget, effort) for budget in budgets for name in self.searches]
 
     def _certified(self, budget: int) -> float:
         """A cost that no plan within the budget is below; infinite where none fits. It holds for less memory too."""
@@ -265,23 +177,30 @@ class Sweep:
     def _tell(self, what: str) -> None:
         self.progress(len(self.answers) + len(self.bounds), self.total, what)
 
-    def _ask(self, tasks: list[_Task]) -> None:
-        """Answer these tasks; after Ctrl-C, those that are under way alone."""
-        if self.session.stop.interrupted:
+    def _ask(self, tasks: list[Task]) -> None:
+        """Answer these tasks, all from what is known before the first; once `stop.now`, those under way alone."""
+        if self.session.stop.now:
             return
         for task in tasks:
             if self._settled(task):
-                self._enter(task, _Answer((), False))
+                self._enter(task, Answer((), False))
         open_tasks = [task for task in tasks if task not in self.answers]
-        for task, answer in zip(open_tasks, self._answers(open_tasks), strict=False):
+        searches = [Search(task, self.searches[task.strategy], self._starts(task)) for task in open_tasks]
+        known = {} if self._journal is None else {task: self._journal.answer(task) for task in open_tasks}
+        for task, answer in known.items():
+            if answer is not None:
+                self._enter(task, answer)
+        for task, answer in self._answers([search for search in searches if search.task not in self.answers]):
+            if self._journal is not None:
+                self._journal.write(task, answer)
             self._enter(task, answer)
 
-    def _enter(self, task: _Task, answer: _Answer) -> None:
+    def _enter(self, task: Task, answer: Answer) -> None:
         self.answers[task] = answer
         where = ", least peak" if task.budget is None else f" at {format_bytes(task.budget)}"
         self._tell(task.strategy + where)
 
-    def _settled(self, task: _Task) -> bool:
+    def _settled(self, task: Task) -> bool:
         """True where a search could find nothing better."""
         if task.budget is None:
             return False
@@ -290,8 +209,9 @@ class Sweep:
             found.cost <= bound for found in self._pool(task.strategy) if self._fits(found, task.budget)
         )
 
-    def _starts(self, name: str, budget: int | None) -> tuple[Schedule, ...]:
+    def _starts(self, task: Task) -> tuple[Candidate, ...]:
         """The cheapest plan of a strategy within a budget, and the smallest of its cheaper ones above it."""
+        name, budget, _ = task
         policy = self.session.policy
         # such plans are no plans of the graph that is searched
         if budget is None or (policy is not None and policy.rerun):
@@ -302,40 +222,29 @@ class Sweep:
             found for found in pool if not self._fits(found, budget) and (within is None or found.cost < within.cost)
         ]
         above = min(cheaper, key=lambda found: (found.arena_bytes, found[:5]), default=None)
-        return tuple(found.candidate.proposal.schedule for found in (within, above) if found is not None)
+        return tuple(found.candidate for found in (within, above) if found is not None)
 
-    def _fits(self, found: _Found, budget: int) -> bool:
+    def _fits(self, found: Found, budget: int) -> bool:
         return self.session.memory.needed_bytes(found.arena_bytes) <= budget
 
-    def _pool(self, name: str) -> list[_Found]:
-        """All plans of one strategy so far, by budget; keep-all first."""
-        asked = sorted((task for task in self.answers if task.strategy == name), key=lambda task: task.budget or 0)
-        return [self.base, *(found for task in asked for found in self.answers[task].found)]
+    def _pool(self, name: str) -> list[Found]:
+        """All plans of one strategy so far, by budget, then by effort; keep-all first."""
+        asked = sorted((task.budget or 0, task.effort, task) for task in self.answers if task.strategy == name)
+        return [self.base, *(found for _, _, task in asked for found in self.answers[task].found)]
 
-    def _answers(self, tasks: list[_Task]) -> Iterator[_Answer]:
-        starts = [self._starts(task.strategy, task.budget) for task in tasks]
-        if self.jobs == 1 or len(tasks) < 2:
-            for task, start in zip(tasks, starts, strict=True):
-                if self.session.stop.interrupted:
-                    return
-                yield _answer(self.session, task, self.searches[task.strategy], start)
+    def _answers(self, searches: list[Search]) -> Iterator[tuple[Task, Answer]]:
+        """Each task with its answer, as its search ends."""
+        if len(searches) > 1 and elsewhere(self.jobs):
+            yield from answers(self._parcel, searches, jobs=self.jobs, stop=self.session.stop)
             return
-        from joblib import Parallel, delayed
-
-        run = Parallel(n_jobs=self.jobs, backend="loky", return_as="generator")
-        try:
-            yield from run(
-                delayed(_answer_elsewhere)(self._parcel, task, self.searches[task.strategy], start)
-                for task, start in zip(tasks, starts, strict=True)
-            )
-        except BrokenExecutor:  # a child that was just starting did not ignore Ctrl-C yet
-            if not self.session.stop.interrupted:
-                raise
+        for search in searches:
+            if self.session.stop.now:
+                return
+            yield search.task, answered(self.session, search)
 
     @cached_property
-    def _parcel(self) -> _Parcel:
-        session = self.session
-        return _Parcel(self._folder, session.graph.to_json(), session.request, self.allocate, session.stop.deadline)
+    def _parcel(self) -> Parcel:
+        return Parcel.of(self.session, folder=self._folder, allocate=self.allocate)
 
     def _line(self, name: str, budgets: list[int]) -> Iterator[Point]:
         """The points of one strategy: at each budget the cheapest of all its plans that fit."""
@@ -355,7 +264,7 @@ class Sweep:
                 proven = None if bound == math.inf else bound
                 yield Point(name, budget, status, minimum=least, cut_short=cut_short, cost_lower_bound=proven)
 
-    def _point(self, name: str, budget: int, found: _Found, bound: float, *, cut_short: bool) -> Point:
+    def _point(self, name: str, budget: int, found: Found, bound: float, *, cut_short: bool) -> Point:
         keep_all_cost = self.session.keep_all.trace.cost
         # below 0 by rounding: sums in another order
         overhead = max(0.0, found.cost / keep_all_cost - 1) if keep_all_cost else 0.0

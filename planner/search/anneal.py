@@ -92,7 +92,7 @@ class _Search:
         if best is None:
             return False
         if self.problem.budget is None:
-            return best.peak_bytes <= self.bound and best.cost <= self.one_run
+            return self.incumbent.enough or (best.peak_bytes <= self.bound and best.cost <= self.one_run)
         return best.cost <= self.one_run
 
     def judge(self, sequence: Ints) -> Evaluation | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -13,6 +14,7 @@ from planner.analysis.arrays import BACKWARD
 from planner.analysis.evaluator import evaluator_of
 from planner.bounds import enumeration
 from planner.bounds.certificate import certified_cost
+from planner.bounds.peak import no_plan, peak_lower_bound
 from planner.errors import InfeasibleBudget, TimeLimit
 from planner.problem import Problem, Proposal, Strategy
 from planner.schedule import keep_all
@@ -20,7 +22,7 @@ from planner.search.anneal import retention
 from planner.search.chain import chain
 from planner.search.chen import chen_budget, chen_sqrt
 from planner.search.cuts import cuts
-from planner.search.incumbent import Incumbent
+from planner.search.incumbent import RAISE, Incumbent
 from planner.search.recursive import recursive
 from planner.search.reorder import Reordered, reordered
 from planner.search.repair import Repair
@@ -28,12 +30,15 @@ from planner.search.repair import Repair
 #: Graphs of more ops are annealed only where nothing else finds a plan.
 ANNEALED_OPS: Final = 2500
 #: A plan this near the proven bound, as a fraction of one run of everything, is not searched further.
-CLOSED: Final = 5e-4
+CLOSED: Final = 1e-3
 #: Nearer than this, annealing gets less of the effort, as there is less to win.
 WIDE: Final = 5e-3
 
 #: A start whose peak is at most so many times the budget is repaired, and nothing is searched from the beginning.
 NEAR: Final = 1.05
+ROUNDS: Final = 6  # of annealing for the least peak, besides the first
+LOWER: Final = 0.99  # of the peak before, for a round not to be in vain
+PATIENCE: Final = 2  # rounds in vain, and it is over
 TIGHTENED: Final = 250  # moves that make a repaired start cheaper, at effort 1
 TIGHTENED_ROWS: Final = 250_000  # most ops looked at for them
 
@@ -75,11 +80,11 @@ def auto(problem: Problem) -> Proposal:
     try:
         found = _best(problem, (strategies,))
     except InfeasibleBudget:
-        return retention(problem, starts=_SEGMENTS)
+        return _descended(problem)
     except TimeLimit:
         return msgspec.structs.replace(_best(problem, (_SEGMENTS,)), cut_short=True)
     if problem.budget is None:
-        return retention(problem, starts=(lambda _: found, *_SEGMENTS))
+        return _least(problem, retention(problem, starts=(_giving(found), *_SEGMENTS)))
     costs = evaluator.encoded.arrays.cost
     once, cost = (sum(costs[rows]) for rows in (evaluator.keep_all, evaluator.sequence(found.schedule)))
     if found.cut_short or cost - once <= CLOSED * once:
@@ -88,7 +93,58 @@ def auto(problem: Problem) -> Proposal:
     if cost - bound <= CLOSED * once:
         return found
     effort = problem.effort * min(1.0, (cost - bound) / (WIDE * once))
-    return retention(msgspec.structs.replace(problem, effort=effort), starts=(lambda _: found,))
+    return retention(msgspec.structs.replace(problem, effort=effort), starts=(_giving(found),))
+
+
+def _least(problem: Problem, found: Proposal) -> Proposal:
+    """Anneal again from the plan found, with other draws, until the least peak no longer falls.
+
+    Where a peak is enough that is far below, more rounds would not come there.
+    """
+    evaluator = evaluator_of(problem.graph, problem.memory)
+
+    def size(proposal: Proposal) -> tuple[int, float]:
+        outcome = evaluator.evaluate(evaluator.sequence(proposal.schedule))
+        assert outcome is not None
+        return outcome
+
+    enough = math.inf if problem.enough_bytes is None else problem.enough_bytes
+    goal = peak_lower_bound(problem.graph, problem.memory).nbytes if enough == math.inf else enough
+    first, in_vain = found, 0
+    for turn in range(1, ROUNDS + 1):
+        peak_bytes, _ = size(found)
+        if peak_bytes <= goal or peak_bytes > NEAR * enough or in_vain == PATIENCE or found.cut_short:
+            break
+        asked = msgspec.structs.replace(problem, seed=problem.seed + turn)
+        again = retention(asked, starts=(_giving(found),))
+        in_vain = 0 if size(again)[0] <= LOWER * peak_bytes else in_vain + 1
+        found = min(found, again, key=size)
+    return msgspec.structs.replace(found, others=() if found is first else (first.schedule,))
+
+
+def _giving(found: Proposal) -> Strategy:
+    return lambda _: found
+
+
+def _descended(problem: Problem) -> Proposal:
+    """The way down to the least peak, as far as the budget, and from there made cheaper.
+
+    Raises:
+        InfeasibleBudget: the least peak is above the budget; brings its plan.
+    """
+    assert problem.budget is not None
+    least = auto(msgspec.structs.replace(problem, budget=None, enough_bytes=problem.budget))
+    evaluator = evaluator_of(problem.graph, problem.memory)
+    outcome = evaluator.evaluate(evaluator.sequence(least.schedule))
+    assert outcome is not None
+    if least.cut_short and outcome[0] > problem.budget:
+        raise TimeLimit(f"'auto' found no plan within the budget before the time limit; {RAISE}")
+    onwards = partial(retention, starts=(_giving(least),))
+    afresh = partial(retention, starts=_SEGMENTS)  # another beginning may end far cheaper
+    if outcome[0] <= NEAR * problem.budget:  # from a little above, annealing may come within it
+        with suppress(InfeasibleBudget):
+            return _best(problem, ((onwards,) if problem.starts else (onwards, afresh),))
+    raise no_plan(problem, "auto", minimum=outcome[0], least=least.schedule)
 
 
 def _large(problem: Problem, ops: int, order: Reordered | None) -> Proposal:
@@ -96,14 +152,18 @@ def _large(problem: Problem, ops: int, order: Reordered | None) -> Proposal:
     less = msgspec.structs.replace(problem, effort=problem.effort * ANNEALED_OPS / ops)
     both: tuple[Strategy, ...] = (cuts,) if order is None else (cuts, order.cuts)
     if problem.budget is None:
-        return _best(less, ((*both, *_SEGMENTS),))
+        given = (_neighbour,) if problem.starts else ()
+        return _best(less, ((*both, *_SEGMENTS, *given),))
 
     def annealed(_: Problem) -> Proposal:
         return retention(problem, starts=())
 
     evaluator = evaluator_of(problem.graph, problem.memory)
     turns = bool((evaluator.encoded.arrays.phase == BACKWARD).any())
-    return _best(less, (both, _SEGMENTS, (annealed,)) if turns else ((*_SEGMENTS, annealed),))
+    near: tuple[tuple[Strategy, ...], ...] = ((_tightened, _neighbour),) if _is_near(problem) else ()
+    if problem.starts and not near:
+        both = (*both, _neighbour)
+    return _best(less, (*near, both, _SEGMENTS, (annealed,)) if turns else (*near, (*_SEGMENTS, annealed)))
 
 
 def _is_near(problem: Problem) -> bool:

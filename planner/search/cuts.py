@@ -146,9 +146,11 @@ class _Cuts:
         repair.prune(moves)
 
     def _done(self, bound: float) -> bool:
-        """True if the best plan costs at most `_CLOSE` more than the bound."""
+        """True if the best plan costs at most `_CLOSE` more than the bound; without a budget, if its peak is enough."""
         best = self.incumbent.best
-        return self.incumbent.problem.budget is not None and best is not None and best.cost <= bound * (1 + _CLOSE)
+        if self.incumbent.problem.budget is None:
+            return self.incumbent.enough
+        return best is not None and best.cost <= bound * (1 + _CLOSE)
 
     def _nested(self) -> list[Ints]:
         """A plan that runs ops more than twice: that of "recursive", whether it fits or not."""

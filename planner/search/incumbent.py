@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from planner.analysis.arrays import Ints
 from planner.analysis.evaluator import Evaluator, evaluator_of
 from planner.bounds.peak import no_plan
 from planner.errors import TimeLimit
 from planner.problem import Problem, Proposal
+
+RAISE: Final = "raise the limit or the budget"
 
 
 class Evaluation(NamedTuple):
@@ -56,6 +58,12 @@ class Incumbent:
         """True if legal and within the budget, if there is one."""
         return candidate is not None and (self.problem.budget is None or candidate.peak_bytes <= self.problem.budget)
 
+    @property
+    def enough(self) -> bool:
+        """True if the best is as low as the search need go."""
+        enough = self.problem.enough_bytes
+        return enough is not None and self.best is not None and self.best.peak_bytes <= enough
+
     def _rank(self, candidate: Evaluation) -> tuple[float, float]:
         """Sort key: cost first under a budget, peak first without one."""
         return candidate if self.problem.budget is None else candidate[::-1]
@@ -75,6 +83,5 @@ class Incumbent:
         if self.best is not None:
             return Proposal(self.evaluator.schedule(self._best_sequence), cut_short=self.cut_short)
         if self.cut_short:
-            fix = "raise the limit or the budget"
-            raise TimeLimit(f"{self.name!r} found no plan within the budget before the time limit; {fix}")
+            raise TimeLimit(f"{self.name!r} found no plan within the budget before the time limit; {RAISE}")
         raise no_plan(self.problem, self.name, minimum=None if self._least is None else self._least.peak_bytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from hashlib import blake2b
 from typing import Final
 
@@ -12,7 +13,8 @@ from planner.bounds.peak import peak_lower_bound
 from planner.search.evict import Eviction
 from planner.search.incumbent import Evaluation, Incumbent
 
-_REPAIRS: Final = 40  # evictions in one sequence
+_REPAIRS: Final = 64  # evictions in one sequence
+_AGAIN: Final = 2  # times that the peak may come back to the same op at the same height
 _PATIENCE: Final = 6  # moves without gain, per rerun of the sequence
 _DEAREST: Final = 4.0  # a plan of least peak may cost so many runs of every op
 _SMALLEST_STEP: Final = 1 / 128  # of the least peak
@@ -37,7 +39,11 @@ class Repair:
         return candidate
 
     def repair(self, sequence: Ints, budget: int, limit: float, draw: np.random.Generator | None = None) -> Ints | None:
-        """Evict at the highest step until the sequence fits; None if that fails or would cost `limit` or more."""
+        """Evict at the highest step until the sequence fits; None if that fails or would cost `limit` or more.
+
+        Given up by progress: once the peak comes back to one op at one height again and again.
+        """
+        seen: Counter[tuple[int, int]] = Counter()
         for _ in range(_REPAIRS):
             timeline = self.eviction.timeline(sequence)
             if timeline is None or self.incumbent.stop():
@@ -45,6 +51,10 @@ class Repair:
             step = int(np.argmax(timeline))
             if timeline[step] <= budget:
                 return sequence if self.enter(sequence) is not None else None
+            peak = (int(sequence[step]), int(timeline[step]))
+            seen[peak] += 1
+            if seen[peak] > _AGAIN:
+                return None
             evicted = self.eviction.evict_at_peak(sequence, step, int(timeline[step]) - budget, draw=draw)
             if evicted is None or self._cost[evicted].sum() >= limit:
                 return None
@@ -57,6 +67,8 @@ class Repair:
         floor = peak_lower_bound(self.incumbent.problem.graph, self.incumbent.problem.memory).nbytes
         step = 0.25
         while self.best_candidate is not None and step >= _SMALLEST_STEP and not self.incumbent.stop():
+            if self.incumbent.enough:
+                return
             peak = self.best_candidate.peak_bytes
             target = max(floor, peak - max(1, int(step * peak)))
             some = [start for start in (self.best, *starts) if start is not None]

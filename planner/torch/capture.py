@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sysconfig
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping
@@ -16,9 +15,10 @@ from torch.utils._pytree import tree_leaves
 
 from planner.errors import GraphError, PlannerError
 from planner.torch import unstable
+from planner.torch.lines import is_users, quoted
 from planner.torch.meanings import Constant, Gradient, Parameter, Result, Source, Tangent
 from planner.torch.root import Call, Results, Root
-from planner.torch.strided import StridedWrites
+from planner.torch.strided import Forward
 
 #: Hooks of these modules are part of the computation, and are captured with it.
 _COMPUTES: Final = ("torch.nn.utils", "torch.ao")
@@ -58,8 +58,8 @@ def capture(root: Root, call: Call) -> Capture:
         raise PlannerError("no parameter and no input requires a gradient: there is no backward pass to plan")
     _refuse_hooks(root)
     fakes = FakeTensorMode()
-    tensors = [fake(tensor, fakes) for tensor in call.tensors]
-    with fake_state(root, fakes), torch.random.fork_rng(devices=[]):
+    with unstable.unwatched(), fake_state(root, fakes), torch.random.fork_rng(devices=[]):
+        tensors = [fake(tensor, fakes) for tensor in call.tensors]
         try:
             graph, shape, differentiable = _traced(root, call, tensors, fakes)
         except _ASKS_FOR_VALUES:
@@ -108,7 +108,7 @@ def _traced(root: Root, call: Call, tensors: list[Any], fakes: FakeTensorMode) -
         def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
             args, kwargs = call.arguments(given)
             before = _attributes(root)
-            with StridedWrites():
+            with Forward():
                 found = Results.of(self.root(*args, **kwargs))
             _refuse_new_attributes(root, before)
             shapes.append(found)
@@ -208,7 +208,7 @@ def _names_of_modules(root: Root) -> Iterator[None]:
 
         def enter(*_: Any, path: str = path, opened: list[ExitStack] = opened) -> None:
             stack = ExitStack()
-            stack.enter_context(unstable.annotated(path))
+            stack.enter_context(unstable.annotated(module=path))
             opened.append(stack)
 
         def leave(*_: Any, opened: list[ExitStack] = opened) -> None:
@@ -271,10 +271,8 @@ def _unprefixed(meaning: Any) -> Any:
 
 def _refusal(error: Exception) -> GraphError:
     """What stopped the capture, at which line of the user's, and the way out."""
-    own = (sysconfig.get_paths()["stdlib"], torch.__path__[0], __file__)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
-    frames = [frame for frame in frames if "/planner/torch/" not in frame.filename]
-    where = f"{frames[-1].filename}:{frames[-1].lineno} `{frames[-1].line}`" if frames else "the model"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
+    where = quoted(f"{frames[-1].filename}:{frames[-1].lineno}") if frames else "the model"
     first = str(error).strip().split("\n")[0] or type(error).__name__
     if "convert all Tensors to FakeTensors" in first:
         fix = "keep it with register_buffer, or give it as an input"

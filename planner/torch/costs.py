@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_leaves
 
-from planner.lowering.devices import device, roofline_seconds
+from planner.lowering.devices import device, find_device, roofline_seconds
 from planner.lowering.operators.lookup import find_row
 from planner.lowering.operators.rows import TensorType
 from planner.torch.stream import ATenCall
@@ -51,6 +51,14 @@ def roofline(name: str) -> Costs:
         return Cost(roofline_seconds(on, flops=flops, bytes_moved=moved, dtype=outputs[0].dtype), flops)
 
     return cost
+
+
+def device_name(home: torch.device) -> str:
+    """The name of a device of PyTorch's, as `planner` knows devices."""
+    if home.type != "cuda":
+        return "cpu"
+    found = find_device(torch.cuda.get_device_name(home))
+    return "a100" if found is None else found.name  # for the ratio of one op to another any will do
 
 
 def type_of(tensor: torch.Tensor) -> TensorType:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from planner.torch import unstable
 from planner.torch.capture import fake, fake_state
 from planner.torch.root import Call, Root
 from planner.torch.stream import storage
@@ -26,8 +27,8 @@ def eager_peak_bytes(root: Root, call: Call, *, total: bool = False) -> int:
     8576
     """
     fakes = FakeTensorMode()
-    tensors = [fake(tensor, fakes) for tensor in call.tensors]
-    with fake_state(root, fakes), torch.random.fork_rng(devices=[]), fakes:
+    with unstable.unwatched(), fake_state(root, fakes), torch.random.fork_rng(devices=[]), fakes:
+        tensors = [fake(tensor, fakes) for tensor in call.tensors]
         args, kwargs = call.arguments(tensors)
         held = {storage(tensor): tensor for tensor in (*root.parameters(), *root.buffers(), *tensors)}
         with track() as memory:

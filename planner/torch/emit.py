@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import torch
 
@@ -18,10 +18,18 @@ from planner.graph import Graph
 from planner.memory import MemoryModel
 from planner.schedule import Compute, Schedule
 from planner.simulator import simulate
+from planner.torch import unstable
 from planner.torch.forms import FORMS
 from planner.torch.meanings import Input, Parameter
 from planner.torch.step_roles import HandOut, HandOver, Joint, SaveState, Take, Wait, Write
 from planner.torch.stream import ATenCall
+
+
+class Clock(Protocol):
+    """Is told when an op begins and ends on a device."""
+
+    def begin(self, device: torch.device) -> None: ...
+    def end(self, op: str, device: torch.device) -> None: ...
 
 
 @final
@@ -42,18 +50,20 @@ class Emitted:
     still_reads: tuple[frozenset[str], ...]
 
 
-def emit(joint: Joint, program: Graph, schedule: Schedule) -> Emitted:
+def emit(joint: Joint, program: Graph, schedule: Schedule, *, clock: Clock | None = None) -> Emitted:
     """The Python of a schedule.
 
     Args:
         joint: what the nodes of the program are.
         program: the graph that was planned.
+        clock: is told when each op begins and ends.
     """
-    return _Emitter(joint, program, schedule).emitted()
+    return _Emitter(joint, program, schedule, clock).emitted()
 
 
 class _Emitter:
-    def __init__(self, joint: Joint, program: Graph, schedule: Schedule) -> None:
+    def __init__(self, joint: Joint, program: Graph, schedule: Schedule, clock: Clock | None) -> None:
+        self.clock = clock
         self.joint, self.program, self.schedule = joint, program, schedule
         trace = simulate(program, schedule, memory=MemoryModel(scope="activations"))
         self.taken = {(step, output): given for step, output, given in trace.inplace_taken}
@@ -141,6 +151,8 @@ class _Emitter:
         if again:
             state, device = self.joint.states[call.name], self._constant(call.tensors[0].device)
             self._say(f"before = box.now({device}); box.restore({self._variable(state)}, {device})")
+        if self.clock is not None:
+            self._say(f"{self._constant(self.clock)}.begin({self._constant(call.tensors[0].device)})")
         taken = self.taken.get((step, values[0]))
         made = self._text(call, taken)
         if call.places == (None,):
@@ -151,6 +163,8 @@ class _Emitter:
                 if value not in self.live:
                     self._say(f"{self._variable(value)} = made[{place}]")
             self._say("del made")
+        if self.clock is not None:
+            self._say(f"{self._constant(self.clock)}.end({call.name!r}, {self._constant(call.tensors[0].device)})")
         if again:
             self._say(f"box.restore(before, {device}); del before")
         onto = {output: self.live[reads[i]] for i, output, _ in call.views}
@@ -168,7 +182,7 @@ class _Emitter:
             target, args, kwargs = form.call(args, kwargs, place)
         given = [self._argument(argument) for argument in args]
         given += [f"{key}={self._argument(argument)}" for key, argument in kwargs.items()]
-        return f"{self._constant(target)}({', '.join(given)})"
+        return f"{self._constant(unstable.called(target))}({', '.join(given)})"
 
     def _argument(self, argument: Any) -> str:
         if isinstance(argument, torch.fx.Node):

@@ -7,10 +7,9 @@ from typing import Any
 import networkx as nx
 import torch
 
-from planner.lowering.devices import find_device
 from planner.lowering.step import stepped
 from planner.torch.capture import capture
-from planner.torch.costs import roofline
+from planner.torch.costs import device_name, roofline
 from planner.torch.joint import joint_of
 from planner.torch.root import Call, Loss, Root, as_call
 from planner.training_step import TrainingStep
@@ -57,7 +56,4 @@ def from_torch(
 def home_device(root: Root, call: Call) -> str:
     """The name of the device that the first parameter or input is on, as `planner` knows devices."""
     first = next(iter([*root.parameters(), *call.tensors]))
-    if first.device.type != "cuda":
-        return "cpu"
-    found = find_device(torch.cuda.get_device_name(first.device))
-    return "a100" if found is None else found.name  # for the ratio of one op to another any will do
+    return device_name(first.device)

@@ -15,7 +15,7 @@ from planner.errors import GraphError
 from planner.lowering.assembly import Assembly, Value
 from planner.torch import unstable
 from planner.torch.capture import Capture
-from planner.torch.costs import Costs, type_of
+from planner.torch.costs import Cost, Costs, type_of
 from planner.torch.forms import overwritable
 from planner.torch.gradients import as_engine_wants, gradient_terms
 from planner.torch.meanings import Buffer, Input, Output, Parameter, Tangent, Update, plain_path
@@ -337,17 +337,8 @@ class _Writer:
                 )  # fmt: skip
 
     def _call(self, call: ATenCall, phase: str) -> None:
-        cost = self.costs(call)
-        facts: dict[str, Any] = {
-            "nbytes": _one([storage_bytes(tensor) if output not in {o for _, o, _ in call.views}
-                            else tensor.numel() * tensor.element_size() for output, tensor in enumerate(call.tensors)]),
-            "cost": cost.seconds, "flops": cost.flops, "op": str(call.node.target), "phase": phase, "output": False,
-            "module": _module(call.node),
-            **_types(call.tensors),
-        }  # fmt: skip
-        if call.views:
-            facts["view"] = call.views
-        elif pairs := self._inplace(call):
+        facts = facts_of(call, self.costs(call), phase)
+        if not call.views and (pairs := self._inplace(call)):
             facts["inplace"] = pairs
         if call.name in self.run_once:
             facts["recomputable"] = False
@@ -384,6 +375,18 @@ class _Writer:
     def _name(self, slot: Slot) -> str:
         nbytes = self.draft.graph.nodes[slot.node]["nbytes"]
         return f"{slot.node}:{slot.output}" if isinstance(nbytes, tuple) else slot.node
+
+
+def facts_of(call: ATenCall, cost: Cost, phase: str) -> dict[str, Any]:
+    """What the planner is told of an op."""
+    views = {output for _, output, _ in call.views}
+    sizes = [tensor.numel() * tensor.element_size() if output in views else storage_bytes(tensor)
+             for output, tensor in enumerate(call.tensors)]  # fmt: skip
+    facts: dict[str, Any] = {
+        "nbytes": _one(sizes), "cost": cost.seconds, "flops": cost.flops, "op": str(call.node.target), "phase": phase,
+        "output": False, "module": _module(call.node), "line": unstable.line_of(call.node), **_types(call.tensors),
+    }  # fmt: skip
+    return {**facts, "view": call.views} if call.views else facts
 
 
 def _label(of: Parameter | Input) -> str:

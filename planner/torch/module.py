@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple, final
 
 import torch
@@ -12,10 +12,13 @@ from planner.errors import PlannerError
 from planner.memory import MemoryModel
 from planner.plan import Plan
 from planner.torch.eager import eager_peak_bytes
-from planner.torch.prepared import Prepared, joint_step, prepare, prepare_plan
+from planner.torch.prepared import Prepared, joint_step, prepare, prepare_again, prepare_plan
 from planner.torch.root import Call, Loss, Root, as_call
+from planner.torch.sharing import CallKind, Sharing
 from planner.torch.step_roles import Handover
+from planner.torch.timing import measured_seconds, with_costs
 
+CostsOf = Literal["roofline", "profile"]
 OnNewShape = Literal["error", "plan", "eager"]
 #: Plans kept for calls of other shapes; each holds the graph that it was captured from.
 _MOST_PLANS: Final = 8
@@ -31,6 +34,7 @@ def checkpoint(
     gradients: Handover = "new",
     update_workspace: float = 0.0,
     state_bytes: int = 0,
+    costs: CostsOf = "profile",
     on_new_shape: OnNewShape = "error",
     **options: Any,
 ) -> Planned:
@@ -52,6 +56,9 @@ def checkpoint(
         update_workspace: for "inside-backward": temporary bytes of an update for each byte of its parameter; 0 for SGD,
             2 for Adam and AdamW with foreach=False.
         state_bytes: of an optimizer; they are resident, as parameters are.
+        costs: "profile": a plan by the roofline is run three times, each op is timed there, and the plan is made again
+            with these times. The budget holds meanwhile, and the model is left as it was. "roofline": by a model of
+            the device alone: nothing runs, and the same call gives the same plan each time.
         on_new_shape: what a call of other shapes, dtypes or modes does: "error"; "plan" makes another plan within the
             same bytes; "eager" runs the model as it is where its peak, counted on fake tensors, fits.
         options: of `planner.optimize`: strategy, effort, save, recompute, time_limit, seed ...
@@ -69,7 +76,7 @@ def checkpoint(
     torch.Size([8, 4])
     """
     update = _Update(gradients, update_workspace, state_bytes)
-    asked = _Asked(budget, memory, update, on_new_shape, options)
+    asked = _Asked(budget, memory, update, costs, on_new_shape, options)
     net = Planned(Root(model, loss), asked)
     net._plan_for(as_call(inputs))
     return net
@@ -91,7 +98,7 @@ def apply(
         PlanFileError: at the first call: it is the plan of another step.
     """
     update = _Update(gradients, update_workspace, 0)
-    asked = _Asked(plan.budget, plan.memory, update, "error", {})
+    asked = _Asked(plan.budget, plan.memory, update, "roofline", "error", {})
     return Planned(Root(model, loss), asked, given=plan)
 
 
@@ -112,57 +119,41 @@ class _Asked:
         budget: Any,
         memory: MemoryModel,
         update: _Update,
+        costs: CostsOf,
         on_new_shape: OnNewShape,
         options: Mapping[str, Any],
     ) -> None:
         for name, word, known in (
             ("gradients", update.handover, ("new", "existing", "inside-backward")),
+            ("costs", costs, ("roofline", "profile")),
             ("on_new_shape", on_new_shape, ("error", "plan", "eager")),
         ):
             if word not in known:
                 raise PlannerError(f"unknown {name} {word!r} (known: {', '.join(known)})")
         self.budget, self.memory, self.on_new_shape, self.options = budget, memory, on_new_shape, dict(options)
-        self.update = update
+        self.update, self.costs = update, costs
 
     def prepared(self, root: Root, call: Call, given: Plan | None) -> Prepared:
         joint = joint_step(root, call, **self.update._asdict())
         if given is not None:
             return prepare_plan(joint, given)
         prepared = prepare(joint, self.budget, memory=self.memory, **self.options)
+        if self.costs == "profile":
+            joint = with_costs(joint, measured_seconds(prepared, root, call))
+            prepared = prepare_again(prepared, joint, self.budget, memory=self.memory, **self.options)
         if self.budget is not None:
             self.budget = prepared.plan.budget
         return prepared
 
 
 @final
-class Planned(torch.nn.Module):
+class Planned(Sharing):
     """A model whose training calls run a plan. Made by `checkpoint` and `apply`."""
 
     def __init__(self, root: Root, asked: _Asked, *, given: Plan | None = None) -> None:
-        hold: Callable[[str, Any], None] = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
-        hold("_root", root)
-        training = root.model.training
-        super().__init__()
-        for table in ("_parameters", "_buffers", "_modules"):
-            hold(table, getattr(root.model, table))
-        hold("_asked", asked)
-        hold("_given", given)
-        hold("_plans", {})
-        root.model.training = training
-
-    @property
-    def training(self) -> bool:
-        """The model's own mode."""
-        return bool(self._root.model.training)
-
-    @training.setter
-    def training(self, mode: bool) -> None:
-        self._root.model.training = mode
-
-    @property
-    def model(self) -> torch.nn.Module:
-        """The model as it was given."""
-        return self._root.model
+        super().__init__(root)
+        for name, value in (("_asked", asked), ("_given", given), ("_plans", {})):
+            object.__setattr__(self, name, value)
 
     @property
     def plan(self) -> Plan:
@@ -175,26 +166,19 @@ class Planned(torch.nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The results of the model, or its loss; by the plan in training, by the model itself elsewhere."""
         root = self._root
-        if not (self.training and torch.is_grad_enabled()):
-            return self._unplanned(args, kwargs)
+        if not self._trains:
+            return self._own(args, kwargs, self._plans)
         call = Call.of(args, kwargs)
-        prepared = self._plans.get(self._key(call))
+        prepared = self._plans.get(CallKind(root, call))
         if prepared is None:
             prepared = self._met(call)
         if prepared is None:
             return root(*args, **kwargs)
         return prepared.run(root, call.tensors)
 
-    def _unplanned(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The model's own forward; with the loss, where the target is given too."""
-        root = self._root
-        forms = {key.form for key in self._plans}
-        with_target = root.loss is not None and (len(args), *kwargs) in forms
-        return root(*args, **kwargs) if with_target else root.model(*args, **kwargs)
-
     def _met(self, call: Call) -> Prepared | None:
         """A call of a kind that was not met before."""
-        asked, key = self._asked, self._key(call)
+        asked, key = self._asked, CallKind(self._root, call)
         if not self._plans or asked.on_new_shape == "plan":
             return self._plan_for(call)
         if asked.on_new_shape == "error":
@@ -214,24 +198,8 @@ class Planned(torch.nn.Module):
         while len(self._plans) >= _MOST_PLANS:
             self._plans.pop(next(iter(self._plans)))
         prepared = self._asked.prepared(self._root, call, self._given)
-        self._plans[self._key(call)] = prepared
+        self._plans[CallKind(self._root, call)] = prepared
         return prepared
-
-    def _key(self, call: Call) -> _Key:
-        return _Key(self._root, call)
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's own."""
-        return self._root.model.state_dict(*args, **kwargs)
-
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's own."""
-        return self._root.model.load_state_dict(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in self.__dict__:
-            return self.__dict__[name]
-        return getattr(self.__dict__["_root"].model, name)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Planned:
         root = Root(copy.deepcopy(self._root.model, memo), copy.deepcopy(self._root.loss, memo))
@@ -242,33 +210,3 @@ class Planned(torch.nn.Module):
     def __reduce__(self) -> Any:
         """A saved module plans again when it is first called."""
         return Planned, (self._root, self._asked)
-
-
-@final
-class _Key:
-    """What a plan depends on: tensors by shape, strides, dtype and device; modes; the other arguments."""
-
-    def __init__(self, root: Root, call: Call) -> None:
-        tensors = tuple(map(_facts, call.tensors))
-        parameters = tuple((p.dtype, p.device, p.requires_grad) for p in root.parameters())
-        autocast = tuple(
-            (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")
-        )
-        modes = tuple(module.training for module in root.modules())
-        self.parts = (tensors, repr(call.fixed), str(call.spec), parameters, autocast, modes)
-        args, kwargs = call.arguments(call.tensors)
-        self.form = (len(args), *kwargs)
-
-    def __hash__(self) -> int:
-        return hash(self.parts)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and self.parts == other.parts
-
-    def __str__(self) -> str:
-        tensors = [f"{str(dtype).removeprefix('torch.')}{list(shape)}" for shape, _, dtype, *_ in self.parts[0]]
-        return ", ".join(tensors)
-
-
-def _facts(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return (tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad)

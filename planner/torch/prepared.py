@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
+import msgspec
 import torch
-from msgspec.structs import replace
 
 from planner.api import optimize
 from planner.errors import PlanFileError
@@ -22,7 +22,7 @@ from planner.torch.from_module import home_device
 from planner.torch.joint import joint_of
 from planner.torch.meanings import Buffer, Input, Parameter, Source
 from planner.torch.root import Call, Root
-from planner.torch.slices import Box, Run, differentiable
+from planner.torch.slices import Box, Run, Write, differentiable
 from planner.torch.step_roles import Joint
 
 
@@ -38,18 +38,30 @@ class Prepared:
     def run(self, root: Root, tensors: Sequence[torch.Tensor]) -> Any:
         """The model's results for these tensors, under autograd."""
 
-        def resident(source: Source) -> torch.Tensor:
-            if isinstance(source, (Parameter, Buffer)):
-                return root.resident(source.path)
-            return tensors[source.index] if isinstance(source, Input) else source.tensor  # type: ignore[union-attr]
+        def write(path: str, value: torch.Tensor) -> None:
+            root.resident(path).copy_(value)
 
-        box = Box(self.joint, root.resident)
-        run = Run(self.emitted, box, [resident(source).detach() for source in self.joint.residents.values()])
-        return self.joint.shape.shaped(differentiable(run, resident))
+        run = self.begun(root, tensors, write=write)
+        return self.joint.shape.shaped(differentiable(run, lambda of: _resident(root, tensors, of)))
+
+    def begun(self, root: Root, tensors: Sequence[torch.Tensor], *, write: Write) -> Run:
+        """A run of the plan at its beginning, for who drives it.
+
+        Args:
+            write: called with the path and the new content of each buffer that the forward pass writes.
+        """
+        residents = [_resident(root, tensors, source).detach() for source in self.joint.residents.values()]
+        return Run(self.emitted, Box(self.joint, root.resident, write), residents)
 
     def label(self, name: str) -> str:
         """A resident, for people."""
         return str(self.joint.residents[name])
+
+
+def _resident(root: Root, tensors: Sequence[torch.Tensor], source: Source) -> torch.Tensor:
+    if isinstance(source, (Parameter, Buffer)):
+        return root.resident(source.path)
+    return tensors[source.index] if isinstance(source, Input) else source.tensor  # type: ignore[union-attr]
 
 
 def joint_step(root: Root, call: Call, *, costs: Costs | None = None, **options: Any) -> Joint:
@@ -78,6 +90,12 @@ def prepare(joint: Joint, budget: Any, *, memory: MemoryModel, **options: Any) -
     return Prepared(joint, plan, emit(joint, program, plan.schedule))
 
 
+def prepare_again(first: Prepared, joint: Joint, budget: Any, *, memory: MemoryModel, **options: Any) -> Prepared:
+    """Plan a step that was planned before under other costs; the first plan is where the search begins."""
+    start = replace(first.plan, graph=lower(joint.dag))
+    return prepare(joint, budget, memory=memory, **{**options, "starts": [start, *options.get("starts", ())]})
+
+
 def prepare_plan(joint: Joint, plan: Plan) -> Prepared:
     """Run a plan that was made before, perhaps from other costs.
 
@@ -94,4 +112,4 @@ def prepare_plan(joint: Joint, plan: Plan) -> Prepared:
 
 def structure(program: Graph) -> str:
     """The fingerprint of a program without its costs, which differ from one profile to the next."""
-    return Graph([replace(op, cost=0.0, flops=None) for op in program.ops]).fingerprint
+    return Graph([msgspec.structs.replace(op, cost=0.0, flops=None) for op in program.ops]).fingerprint

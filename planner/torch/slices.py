@@ -20,6 +20,8 @@ from planner.torch.emit import Emitted
 from planner.torch.meanings import Input, Parameter
 from planner.torch.step_roles import Joint
 
+Write = Callable[[str, torch.Tensor], None]
+
 _AGAIN = "values are freed as the backward pass runs, so it runs once: call the module again, or use the model itself"
 
 
@@ -31,8 +33,8 @@ class Box:
     the garbage collector runs.
     """
 
-    def __init__(self, joint: Joint, resident: Callable[[Any], torch.Tensor]) -> None:
-        self.joint, self.resident = joint, resident
+    def __init__(self, joint: Joint, resident: Callable[[str], torch.Tensor], write: Write) -> None:
+        self.joint, self.resident, self.write = joint, resident, write
         self.outputs: dict[int, torch.Tensor] = {}
         self.given: list[torch.Tensor | None] = []
         self.tangents: dict[int, torch.Tensor] = {}
@@ -52,10 +54,6 @@ class Box:
             torch.set_rng_state(state)
         else:
             torch.cuda.set_rng_state(state, device)
-
-    def write(self, path: str, value: torch.Tensor) -> None:
-        """Write a buffer."""
-        self.resident(path).copy_(value)
 
     def take(self, output: int) -> torch.Tensor:
         """The gradient of an output; the box lets it go."""

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from planner.errors import GraphError
 from planner.torch import unstable
 from planner.torch.capture import Capture
+from planner.torch.lines import quoted
 from planner.torch.meanings import Buffer, Input, Parameter, Source, Tangent, plain_path
 
 aten = torch.ops.aten
@@ -208,5 +209,5 @@ def _name_of(source: Source, node: torch.fx.Node) -> str:
 
 
 def _within(node: torch.fx.Node) -> str:
-    path = unstable.module_of(node)
-    return f" of module {path!r}" if path else ""
+    path, line = unstable.module_of(node), unstable.line_of(node)
+    return (f" of module {path!r}" if path else "") + (f" at {quoted(line)}" if line else "")

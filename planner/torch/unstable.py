@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch._functorch.config
 import torch.fx.traceback
 from torch._functorch._aot_autograd import descriptors
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch._functorch.partitioners import _extract_fwd_bwd_modules
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from planner.errors import GraphError
@@ -53,9 +54,9 @@ def said_to_compile() -> Iterator[None]:
         torch.compiler._is_compiling_flag = before
 
 
-def annotated(module_path: str) -> AbstractContextManager[None]:
-    """Ops made inside, and those of their backward, know this module."""
-    return torch.fx.traceback.annotate({"planner_module": module_path})
+def annotated(**facts: str | None) -> AbstractContextManager[None]:
+    """Ops made inside, and those of their backward, know these facts: `module`, `line`."""
+    return torch.fx.traceback.annotate({f"planner_{name}": fact for name, fact in facts.items()})
 
 
 def module_of(node: torch.fx.Node) -> str | None:
@@ -63,9 +64,31 @@ def module_of(node: torch.fx.Node) -> str | None:
     return (node.meta.get("custom") or {}).get("planner_module")
 
 
+def line_of(node: torch.fx.Node) -> str | None:
+    """The line of the user's that made an op, or the op whose backward it is."""
+    return (node.meta.get("custom") or {}).get("planner_line")
+
+
 def is_backward(node: torch.fx.Node) -> bool:
     """True for an op of the backward pass."""
     return node.meta.get("partitioner_tag") == "is_backward"
+
+
+def place(node: torch.fx.Node, *, backward: bool) -> None:
+    """Put an op into the forward or the backward pass."""
+    node.meta["partitioner_tag"] = "is_backward" if backward else "is_forward"
+
+
+def forward_and_backward(
+    joint: torch.fx.GraphModule, saved: Sequence[torch.fx.Node], outputs: int
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    """The two graphs that AOTAutograd asks a `partition_fn` for.
+
+    Args:
+        saved: nodes of the forward pass that the backward pass is given.
+        outputs: how many results the forward pass has.
+    """
+    return _extract_fwd_bwd_modules(joint, list(saved), [], num_fwd_outputs=outputs)
 
 
 def is_accumulation(node: torch.fx.Node) -> bool:
@@ -114,6 +137,11 @@ def result_of(described: Any) -> Result:
     raise GraphError(f"the step has a result that cannot be planned ({described}): return new dense tensors, not views")
 
 
+def is_write(described: Any) -> bool:
+    """True for an output of the graph that is the new content of an input."""
+    return isinstance(described, descriptors.InputMutationAOTOutput)
+
+
 def source_name(described: Any) -> str:
     """An input of the graph, for people."""
     if isinstance(described, descriptors.ParamAOTInput):
@@ -125,7 +153,12 @@ def source_name(described: Any) -> str:
 
 def without_autocast() -> AbstractContextManager[None]:
     """Ops inside run as they are written, whatever autocast the caller is in."""
-    return torch._C._DisableAutocast()
+    return torch._C._DisableAutocast() if torch._C._is_any_autocast_enabled() else nullcontext()
+
+
+def called(op: Any) -> Any:
+    """What to call for an op, without the Python that `OpOverload` puts before it."""
+    return op._op if isinstance(op, torch._ops.OpOverload) else op
 
 
 def unwatched() -> AbstractContextManager[None]:

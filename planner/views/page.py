@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -26,12 +27,19 @@ _COLUMNS: Final = 600
 _MOST_BUFFERS: Final = 1500  # drawn in the arena map, those of most bytes times steps
 
 
-def page(plan: Plan, *, curve: Curve | None = None, explained: Mapping[str, Sequence[str]] | None = None) -> bytes:
+def page(
+    plan: Plan,
+    *,
+    curve: Curve | None = None,
+    explained: Mapping[str, Sequence[str]] | None = None,
+    plan_file: str = "PLAN",
+) -> bytes:
     """The page, whole in one file: it asks for nothing else, and its own policy forbids it to.
 
     Args:
         curve: the trade-off of the same graph, for a chart of its own.
         explained: sentences by tensor, shown where it is chosen; of others the page has the command to copy.
+        plan_file: the plan's file, for that command.
     Raises:
         PlannerError: no jinja2 or plotly, or the curve of another graph.
     """
@@ -44,6 +52,7 @@ def page(plan: Plan, *, curve: Curve | None = None, explained: Mapping[str, Sequ
         raise PlannerError(f"the curve is of another graph ({curve.graph!r}) than the plan ({plan.graph.name!r})")
     facts, drawn = _facts(plan)
     facts |= {"curve": None if curve is None else _curve(curve), "explained": dict(explained or {})}
+    facts["plan_file"] = quote(plan_file)
     escaped = msgspec.json.encode(facts).decode().replace("<", "\\u003c")
     template = Environment(autoescape=True).from_string(Path(__file__).with_name("page.html").read_text("utf-8"))
     return template.render(
@@ -55,6 +64,14 @@ def page(plan: Plan, *, curve: Curve | None = None, explained: Mapping[str, Sequ
         facts=escaped,
         plotly=get_plotlyjs(),
     ).encode()
+
+
+def largest_at_peak(plan: Plan, count: int) -> list[str]:
+    """The tensors that take most at the peak, largest first, by the names that the page has; weights are none."""
+    course = Course(plan.graph, plan.schedule, plan.memory)
+    step = course.trace.peak_step
+    held = [h for h in course.stretches if h.start <= step < h.end and h.component != "workspace"]
+    return [each.name for each in sorted(held, key=lambda each: (-each.nbytes, each.name))[:count]]
 
 
 def _facts(plan: Plan) -> tuple[dict[str, Any], str]:

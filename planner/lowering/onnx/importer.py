@@ -14,6 +14,7 @@ from planner.lowering.assembly import Assembly, Value
 from planner.lowering.devices import device as device_named
 from planner.lowering.differentiate import check_optimizer, differentiate
 from planner.lowering.onnx.batches import Sizes
+from planner.lowering.onnx.fused import fused
 from planner.lowering.onnx.layout import Layout, module_of, node_name, params_of, title
 from planner.lowering.onnx.model_file import (
     FreeDimensions,
@@ -24,6 +25,7 @@ from planner.lowering.onnx.model_file import (
     settle_branches,
 )
 from planner.lowering.onnx.notes import notes_on
+from planner.lowering.onnx.rewrites import constants_of, values_in
 from planner.lowering.onnx.training import Step
 from planner.lowering.operators.lookup import DTYPE_BYTES, TensorType, sizes_of
 from planner.lowering.operators.onnx_rows import ONNX_OPERATORS
@@ -85,7 +87,10 @@ def from_onnx(
         sizes = infer_sizes(model, batch=batch, dims=dims)
         if layout.is_step:
             return Step(layout, sizes, Path(path), device=device).build()
-        graph = _Importer(layout, sizes, Path(path), training=bool(training), device=device).build()
+        source = counts_of(layout, sizes)
+        if training and (with_functions := fused(layout)) is not model:
+            layout = Layout(with_functions, trainable=spelled_out, folder=Path(path).parent)
+        graph = _Importer(layout, sizes, Path(path), source, training=bool(training), device=device).build()
         if training is not True:
             return graph
         return differentiate(graph, optimizer=optimizer) if step is None else stepped(graph, step, optimizer=optimizer)
@@ -95,6 +100,28 @@ def from_onnx(
         raise GraphError(f"{path}: {' '.join(str(error).split())}") from None  # an op type may hold a line break
 
 
+def counts_of(layout: Layout, sizes: Sizes) -> dict[str, Any]:
+    """Counts of a file as it is: before folding, fusion and pruning."""
+    real = [node for node in layout.nodes if node.op_type != "ConstantOfShape"]
+    moving = [node for node in real if node.output[0] not in layout.constants]
+    typed = [size for node in moving for name in node.output if name and (size := sizes.get(name)) is not None]
+    counted = [size for size in typed if size.dtype in DTYPE_BYTES]
+    used = {name for node in layout.nodes for name in node.input} | set(layout.outputs)
+    return {
+        "nodes": len(layout.nodes),
+        "real_nodes": len(real),
+        "folded": sum(1 for node in real if node.output[0] in layout.constants and node.op_type != "Constant"),
+        "act_elems": sum(size.elements for size in counted),
+        "act_bytes": sum(size.nbytes for size in counted),
+        "notes": notes_on(layout.model),
+        "stored": {
+            layout.title_of(name): {"weight": found.trained, "line": found.line}
+            for name, found in layout.verdicts.items()
+        },
+        "ignored": tuple(tensor.name for tensor in layout.model.graph.initializer if tensor.name not in used),
+    }
+
+
 _NOTHING: Final = TensorType((0,))
 
 
@@ -102,13 +129,16 @@ _NOTHING: Final = TensorType((0,))
 class _Importer:
     """Writes the forward DAG."""
 
-    def __init__(self, layout: Layout, sizes: Sizes, path: Path, *, training: bool, device: str) -> None:
+    def __init__(
+        self, layout: Layout, sizes: Sizes, path: Path, source: dict[str, Any], *, training: bool, device: str
+    ) -> None:
         self.layout: Final = layout
         self.sizes: Final = sizes
         self.training: Final = training
         self.statistics: Final = layout.statistics()
+        self.numbers: Final = constants_of(layout.model)
         self.draft: Final = Assembly(name=path.stem, device=device)
-        self.source: Final = {"path": str(path), **self._counts()}
+        self.source: Final = {"path": str(path), **source}
         self.values: Final[dict[str, Value]] = {}
         self.pruned: Final[list[str]] = []
 
@@ -135,28 +165,6 @@ class _Importer:
         self.source.update(params=params, bn_stats=bn_stats, pruned=tuple(self.pruned))
         draft.graph.graph.update(source=self.source, pruned=tuple(self.pruned))
         return draft.graph
-
-    def _counts(self) -> dict[str, Any]:
-        """Counts of the file before folding and pruning."""
-        layout = self.layout
-        real = [node for node in layout.nodes if node.op_type != "ConstantOfShape"]
-        moving = [node for node in real if node.output[0] not in layout.constants]
-        found = [size for node in moving for name in node.output if name and (size := self.sizes.get(name)) is not None]
-        sizes = [size for size in found if size.dtype in DTYPE_BYTES]
-        used = {name for node in layout.nodes for name in node.input} | set(layout.outputs)
-        return {
-            "nodes": len(layout.nodes),
-            "real_nodes": len(real),
-            "folded": sum(1 for node in real if node.output[0] in layout.constants and node.op_type != "Constant"),
-            "act_elems": sum(size.elements for size in sizes),
-            "act_bytes": sum(size.nbytes for size in sizes),
-            "notes": notes_on(layout.model),
-            "stored": {
-                layout.title_of(name): {"weight": found.trained, "line": found.line}
-                for name, found in layout.verdicts.items()
-            },
-            "ignored": tuple(tensor.name for tensor in layout.model.graph.initializer if tensor.name not in used),
-        }
 
     def _size(self, name: str, where: str) -> TensorType:
         size = self.sizes.get(name)
@@ -202,7 +210,7 @@ class _Importer:
         fixed = self.layout.constants.issuperset(names[3:5])
         if node.op_type == "BatchNormalization" and self.training and fixed:
             self.draft.batch_norm(name, reads[0], reads[1], reads[2], (reads[3], reads[4]), **module)
-        elif node.op_type == "Dropout" and self.training:
+        elif node.op_type == "Dropout" and self.training and self._drops(node):
             self.draft.dropout(name, reads[0], **module)
         else:
             types = [self._size(x, f"node {title(node)}") if x else _NOTHING for x in names]
@@ -212,7 +220,8 @@ class _Importer:
             if ONNX_OPERATORS[node.op_type].state is not None and node.op_type != "Dropout":
                 reads.append(self.draft.generator_state(self._free_name(f"{name}.rng"), **module))
                 types.append(self.draft.types[reads[-1]])
-            self.draft.apply(name, node.op_type, reads, outputs, types=types, params=params_of(node), **module)
+            further = {**module, **self._shared(node, types, outputs)}
+            self.draft.apply(name, node.op_type, reads, outputs, types=types, params=params_of(node), **further)
         nbytes = self.draft.graph.nodes[name]["nbytes"]
         count = len(nbytes) if isinstance(nbytes, tuple) else 1
         for k, output in enumerate(node.output):
@@ -231,7 +240,52 @@ class _Importer:
         outputs = [self._size(output, f"node {title(node)}") for output in node.output[:made]]
         if node.op_type in ("MaxPool", "TopK") and self.training and made == 1:
             outputs.append(TensorType(outputs[0].shape, "int64"))
+        if node.op_type == "LayerNormalization" and self.training and made == 1:  # mean and deviation of each row
+            found = sizes_of(node.op_type, node=title(node), inputs=types, outputs=3, params=params_of(node))
+            outputs.extend(found[1:])
         return outputs
+
+    def _shared(self, node: Any, types: list[TensorType], outputs: list[TensorType]) -> dict[str, Any]:
+        """What a training framework hands over without a copy, as a view; a runtime for inference would copy it."""
+        if not self.training:
+            return {}
+        offset: int | None = None
+        if node.op_type in ("Cast", "CastLike") and types[0].dtype == outputs[0].dtype:
+            offset = 0
+        elif node.op_type == "Gather":
+            offset = self._selected(node, types[0])
+        elif node.op_type == "Transpose" and self._keeps_order(node, types[0], outputs[0]):
+            offset = 0
+        return {} if offset is None else {"view": ((0, 0, offset),), "flops": 0, "cost": 0.0}
+
+    def _selected(self, node: Any, source: TensorType) -> int | None:
+        """Where one entry of a dimension begins, such as q of q, k and v; None for a Gather of several."""
+        at = values_in(self.numbers.get(node.input[1]))
+        if at is None or at.ndim:
+            return None
+        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0) % len(source.shape)
+        return int(at) % source.shape[axis] * source._replace(shape=source.shape[axis + 1 :]).nbytes
+
+    def _keeps_order(self, node: Any, source: TensorType, made: TensorType) -> bool:
+        """True where strides are enough for what follows a Transpose.
+
+        It moves dimensions of one element alone; or the two outer of three dimensions change places, and every reader
+        splits the outermost.
+        """
+        perm = next((list(attribute.ints) for attribute in node.attribute if attribute.name == "perm"), [])
+        moved = [k for k in perm if source.shape[k] > 1]
+        if perm and moved == sorted(moved):
+            return True
+        readers = self.layout.readers.get(node.output[0], [])
+        shapes = [self.sizes.get(reader.output[0]) for reader in readers]
+        splits = (shape is not None and shape.shape[-2:] == made.shape[-2:] for shape in shapes)
+        return perm == [1, 0, 2] and bool(readers) and all(r.op_type == "Reshape" for r in readers) and all(splits)
+
+    def _drops(self, node: Any) -> bool:
+        """False for a Dropout of rate 0, which frameworks do not run."""
+        rates = [attribute.f for attribute in node.attribute if attribute.name == "ratio"]
+        rate = values_in(self.numbers.get(node.input[1])) if len(node.input) > 1 else None
+        return not (rates and rates[0] == 0) and not (rate is not None and rate.size == 1 and float(rate) == 0)
 
     def _write_outputs(self) -> None:
         """Make the file's outputs outputs; in training, values that the loss and nothing else reads."""

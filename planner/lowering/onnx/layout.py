@@ -32,8 +32,8 @@ class Layout:
     """The nodes of a model, what of them is constant or a weight, and what the outputs need.
 
     A stored tensor can be a weight if a gradient flows from the outputs to a place where it is read that is neither an
-    initial state nor a mask; `weights.Judge` says which of these are. What the file computes from weights (a transposed
-    or cast one, the first rows of a table) is an op of every step, but for a view, which is the weight itself.
+    initial state nor a mask; `weights.Judge` says which of these are. What the file computes from weights (a cast one,
+    the first rows of a table) is an op of every step, but for a view or a transposed one, which is the weight itself.
 
     Args:
         model: as read.
@@ -47,6 +47,10 @@ class Layout:
         self.is_step: Final = is_training_step(self.nodes)
         self.outputs: Final[list[str]] = [value.name for value in model.graph.output]
         self.aliases: Final[dict[str, str]] = {}
+        self.readers: Final[dict[str, list[Any]]] = {}
+        for node in self.nodes:
+            for name in dict.fromkeys(filter(None, node.input)):
+                self.readers.setdefault(name, []).append(node)
         self.constants: Final = self._constants()
         self.settled: Final = self.constants if self.is_step else self._settled()
         self.used: Final = self._used()
@@ -72,7 +76,8 @@ class Layout:
             if folds or node.op_type in _CONSTANT_OPS:
                 constants.update(node.output)
                 row = ONNX_OPERATORS.get(op_type(node))
-                if folds and row is not None and row.view:
+                # A transposed weight is the weight: frameworks hand over its strides, and copy nothing.
+                if folds and row is not None and (row.view or node.op_type == "Transpose"):
                     source = next(filter(None, node.input))
                     self.aliases[node.output[0]] = self.aliases.get(source, source)
         for name in self.outputs:

@@ -38,9 +38,9 @@ def take_branches(model: Any, known: Mapping[str, Any]) -> bool:
 
 
 def _branch_taken(model: Any, known: Mapping[str, Any]) -> bool:
-    constants = {**known, **_constants(model)} if any(node.op_type == "If" for node in model.graph.node) else {}
+    constants = {**known, **constants_of(model)} if any(node.op_type == "If" for node in model.graph.node) else {}
     for place, node in enumerate(model.graph.node):
-        condition = _array(constants.get(node.input[0])) if node.op_type == "If" and node.input else None
+        condition = values_in(constants.get(node.input[0])) if node.op_type == "If" and node.input else None
         if condition is None or condition.size != 1:
             continue
         key = _BRANCHES[bool(condition.ravel()[0])]
@@ -101,7 +101,7 @@ def _split_sequences(model: Any) -> None:
 
     if not any(node.op_type == "SplitToSequence" for node in model.graph.node):
         return
-    constants = _constants(model)
+    constants = constants_of(model)
     readers: dict[str, list[Any]] = {}
     for node in model.graph.node:
         for name in node.input:
@@ -110,7 +110,7 @@ def _split_sequences(model: Any) -> None:
     for node in model.graph.node:
         if node.op_type != "SplitToSequence" or len(node.input) < 2:
             continue
-        sizes = _array(constants.get(node.input[1]))
+        sizes = values_in(constants.get(node.input[1]))
         found = readers.get(node.output[0], [])
         at = [place for reader in found if (place := _position(reader, constants)) is not None]
         if sizes is None or len(at) < len(found) or not at:
@@ -139,11 +139,11 @@ def _told_as(node: Any, old: Any) -> Any:
 
 def _position(reader: Any, constants: dict[str, Any]) -> int | None:
     """Where a SequenceAt reads; None for other readers and for positions that the file does not hold."""
-    value = _array(constants.get(reader.input[1])) if reader.op_type == "SequenceAt" else None
+    value = values_in(constants.get(reader.input[1])) if reader.op_type == "SequenceAt" else None
     return int(value.ravel()[0]) if value is not None and value.size == 1 else None
 
 
-def _constants(model: Any) -> dict[str, Any]:
+def constants_of(model: Any) -> dict[str, Any]:
     """The small tensors that the file holds, by name."""
     found = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
@@ -154,8 +154,8 @@ def _constants(model: Any) -> dict[str, Any]:
     return found
 
 
-def _array(tensor: Any) -> Any:
-    """Its values; None for damaged and for external ones."""
+def values_in(tensor: Any) -> Any:
+    """The values of a tensor; None for none, for damaged and for external ones."""
     from onnx import TensorProto, numpy_helper
 
     if tensor is None or tensor.data_location == TensorProto.EXTERNAL:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any, Final, Optional
 
 from planner.lowering.operators.lookup import TensorType
@@ -186,11 +187,24 @@ def shape_values(model: Any, types: Mapping[str, TensorType | None]) -> list[Any
     graph = helper.make_graph(chosen, "shapes", [], outputs, initializer=constants)
     chain = helper.make_model(graph, opset_imports=model.opset_import)
     try:
-        values = ReferenceEvaluator(chain).run(None, {})
+        values = ReferenceEvaluator(chain, new_ops=[_gather_elements()]).run(None, {})
     except Exception:  # a damaged file may raise anything; a value without a type is refused by name later
         return []
     made = zip(found, values, strict=True)
     return [numpy_helper.from_array(value, name) for name, value in made if value.size <= _MOST_ELEMENTS]
+
+
+@cache
+def _gather_elements() -> Any:
+    """The op as numpy has it: that of onnx's reference reads no more than 32 places of an axis, else it fails."""
+    import numpy as np
+    from onnx.reference.op_run import OpRun
+
+    class GatherElements(OpRun):  # type: ignore[misc, no-any-unimported, unused-ignore]
+        def _run(self, data: Any, indices: Any, axis: int = 0) -> tuple[Any]:
+            return (np.take_along_axis(data, indices.astype(np.int64), axis),)
+
+    return GatherElements
 
 
 def constant_tensor(node: Any) -> Any:
