@@ -74,15 +74,13 @@ def auto(problem: Problem) -> Proposal:
     strategies: tuple[Strategy, ...] = (cuts, chain) if chained else (cuts,)
     if order is not None and problem.budget is None:
         strategies = (*strategies, order.cuts)
-
-    def searched(problem: Problem) -> Proposal:
-        try:
-            return _best(problem, ((_tightened,) if _goes_on(problem) else strategies,))
-        except InfeasibleBudget:
-            return _descended(problem)
-
+    given: tuple[Strategy, ...] = (_tightened,) if problem.starts else ()
     try:
-        found = _best(problem, ((searched, _tightened) if problem.starts else (searched,),))
+        found = _best(problem, ((_tightened,) if _goes_on(problem) else strategies,))
+        if given:
+            found = _best(problem, ((_giving(found), *given),))
+    except InfeasibleBudget:
+        return _best(problem, ((_descended, *given),)) if given else _descended(problem)
     except TimeLimit:
         return msgspec.structs.replace(_best(problem, (_SEGMENTS,)), cut_short=True)
     if problem.budget is None:
