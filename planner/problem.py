@@ -368,6 +368,7 @@ class Problem(msgspec.Struct, frozen=True):
         watch: told of each plan judged; it says nothing back.
         starts: plans of `graph` for other budgets, to begin from; they may be above this one. A strategy need not look
             at them.
+        onwards: the plan this search found for a little more memory, if its arena missed; it goes on from there.
         enough_bytes: without a budget, a peak at which the search may end: it goes the same way down, and no further.
     """
 
@@ -380,6 +381,7 @@ class Problem(msgspec.Struct, frozen=True):
     stop: Stop = msgspec.field(default_factory=Stop)
     watch: Optional[Watch] = None
     starts: tuple[Schedule, ...] = ()
+    onwards: Optional[Schedule] = None
     enough_bytes: Optional[int] = None
 
     def __post_init__(self) -> None:

@@ -248,6 +248,21 @@ def test_the_plan_is_the_cheapest_of_all_persistent_ones(
     assert simulate(graph, smallest).peak_bytes <= peaks[0]
 
 
+def test_a_cut_that_is_dropped_on_the_way_is_not_dropped_again() -> None:
+    """At b3 the loss, x3, b3 and its workspace take 1 + 4 + 4 + 3 = 12 bytes, whatever else is dropped."""
+    graph = nx.DiGraph()
+    sizes = {"x0": 0, "x1": 4, "x2": 1, "x3": 4, "loss": 1, "b3": 4, "b2": 1, "b1": 4}
+    for name, nbytes in sizes.items():
+        graph.add_node(name, nbytes=nbytes, phase={"l": "loss", "b": "backward"}.get(name[0], "forward"))
+    graph.nodes["x0"].update(kind="input", phase=None)
+    graph.nodes["b3"]["workspace"] = 3
+    graph.nodes["b1"]["output"] = True
+    nx.add_path(graph, ["x0", "x1", "x2", "x3", "loss", "b3", "b2", "b1"])
+    graph.add_edges_from([("x3", "b3"), ("x1", "b2"), ("x0", "b1")])
+    assert cost_apart(lower(graph), 11) == math.inf
+    assert cost_apart(lower(graph), 12) == 8  # seven ops, and x1 again
+
+
 def cost_apart(graph: Graph, budget: int) -> float:
     """What the judge says of the plan with backward ops shared out as `partitioned` does."""
     incumbent = Incumbent(Problem(graph, budget), "chain")
@@ -520,7 +535,7 @@ class Twin:
                 then -= 0 if stays else self.t[cut][k.CUT_AFTER]
                 if room >= need:
                     way = 0.0 if first else sum(self.c[u][k.ADVANCE_COST] for u in range(s, cut + 1))
-                    left = self.again(s, cut, outlives, stays, room - then)
+                    left = self.again(s, cut, 1 if drops else outlives, stays, room - then)
                     found = min(found, way + self.above(first, cut + 1, t, stays, out, room - live) + left)
         return found
 

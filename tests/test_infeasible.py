@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from strategies import digraphs
 
 import planner
 from planner import InfeasibleBudget, PlannerError, zoo
+from planner.graph import Graph
 from planner.problem import Status
 from planner.search import find_strategy
 
@@ -65,6 +67,30 @@ def test_a_minimum_is_called_proven_only_where_the_bound_reaches_it() -> None:
     chain = tight(zoo.chain(40, reads=("in", "out")), 3)
     assert chain.minimum is not None
     assert chain.minimum_proven == (chain.minimum == chain.peak_lower_bound)
+
+
+def test_the_least_of_all_budgets_is_a_budget_that_fits_where_peaks_fall_by_leaps() -> None:
+    rows: list[tuple[str, float, tuple[int, ...], dict[str, Any]]] = [  # op, cost, sizes, what else it has
+        ("f0", 2, (4, 8, 4), {}), ("f1", 7, (16,), {}), ("f2", 2, (4, 3), {}), ("loss", 7, (0,), {}),
+        ("b2", 2, (3, 4, 4), {}), ("a2", 0, (3,), {}), ("b1", 7, (16, 0), {}),
+        ("a1", 0, (8,), {"reads": ["a2", "b1:0"], "updates": [[0, 0]]}),
+        ("b0", 1, (16,), {"reads": ["b1:0", "b1:0", "f0:2"]}), ("u1", 0, (4,), {}),
+    ]  # fmt: skip
+    ops = []
+    for name, cost, sizes, more in rows:
+        values = [name] if len(sizes) == 1 else [f"{name}:{k}" for k in range(len(sizes))]
+        kept = {"f2:0", "f2:1", "b1:0", "a1", "b0"}.intersection
+        outputs = [
+            {"name": value, "nbytes": nbytes, "output": bool(kept({value}))}
+            for value, nbytes in zip(values, sizes, strict=True)
+        ]
+        phase = {"f": "forward", "l": "loss", "u": "update"}.get(name[0], "backward")
+        ops.append({"name": name, "cost": float(cost), "phase": phase, "outputs": outputs, **more})
+    content = {"format": "planner-graph", "version": 1, "name": "leaps", "ops": ops}
+    graph = Graph.from_json(json.dumps(content).encode())
+    memory = planner.MemoryModel("activations", 4, 5)
+    least = planner.optimize(graph, memory=memory).report.needed_bytes
+    assert planner.optimize(graph, least, memory=memory).report.needed_bytes <= least
 
 
 def test_a_start_is_a_plan_of_the_same_graph() -> None:

@@ -50,8 +50,9 @@ class Chain:
     used: Ints  # [1]: points in the pool
     h: Ints  # [3, 12 * points + 16], as `c`: row 0 has a front in the making, the others are scratch
     c: Floats
-    # [4]: the cut to go on to, -1 to keep all of the first stage, -2 to do the last at once; whether that cut outlives
-    # the stages after it; bytes above the start once it is reached, and once those stages are done
+    # [4]: the cut to go on to, -1 to keep all of the first stage, -2 to do the last at once; 1 if that cut outlives the
+    # stages after it, and 2 more if the cut before the stretch is dropped on the way there; bytes above the start once
+    # it is reached, and once those stages are done
     choice: Ints
 
 
@@ -283,10 +284,10 @@ def _cut_again(chain: Chain, s: int, t: int, outlives: int, out: int) -> int:
             delta = table[k, CUT_AFTER] - (table[s, CUT_BEFORE] if drops else 0)
             then = delta + net - (0 if stays else table[k, CUT_AFTER]) - after
             right = fronts[kind[k + 1, t], stays, out]
-            left = fronts[kind[s, k], outlives, stays]
+            left = fronts[kind[s, k], 1 if drops else outlives, stays]
             floor = gone if drops else kept
             count = _lower(chain, right, delta, left, then, cost, floor, count)
-            tail = _note(chain, count, tail, k, stays, delta, then)
+            tail = _note(chain, count, tail, k, stays + (2 if drops else 0), delta, then)
         needless = needless and table[k, FREE] != 0
     return count
 
@@ -329,29 +330,29 @@ def _cut_first(chain: Chain, s: int, outlives: int) -> int:
             delta = live - (table[s, CUT_BEFORE] if drops else 0)
             then = delta + net - (0 if stays else table[k, CUT_AFTER])
             right = fronts[base + k + 1, stays, 0]
-            left = fronts[kind[s, k], outlives, stays]
+            left = fronts[kind[s, k], 1 if drops else outlives, stays]
             floor = gone if drops else kept
             count = _lower(chain, right, delta, left, then, 0.0, floor, count)
-            tail = _note(chain, count, tail, k, stays, delta, then)
+            tail = _note(chain, count, tail, k, stays + (2 if drops else 0), delta, then)
         needless = needless and table[k, FREE] != 0
     return count
 
 
 @kernel
-def _note(chain: Chain, count: int, tail: float, k: int, stays: int, delta: int, then: int) -> float:
+def _note(chain: Chain, count: int, tail: float, k: int, flags: int, delta: int, then: int) -> float:
     """Remember a choice that lowered the last point of the front, which is what the largest headroom buys."""
     if count == 0 or chain.c[0, count - 1] >= tail:
         return tail
-    chain.choice[0], chain.choice[1], chain.choice[2], chain.choice[3] = k, stays, delta, then
+    chain.choice[0], chain.choice[1], chain.choice[2], chain.choice[3] = k, flags, delta, then
     return chain.c[0, count - 1]
 
 
 @kernel
 def _minds(table: Ints, s: int) -> bool:
     """True if it matters to stretches from stage s on whether the cut before them outlives them."""
+    minds: bool = table[s, FREE] != 0 or table[s, FREE_OUT] != 0  # such a stretch may begin without that cut
     if s == 0 or table[s - 1, READS_AFTER] == 0:
-        return False
-    minds: bool = table[s, FREE] != 0 or table[s, FREE_OUT] != 0
+        return minds
     for gone in (ALL_GONE, ALL_DELTA_GONE, BACK_GONE, LEAF_GONE, LEAF_OUT_GONE, FIRST_ALL_GONE, FIRST_ALL_DELTA_GONE):
         minds = minds or table[s, gone] != table[s, gone + 1]  # *_KEPT stands behind each *_GONE
     return minds

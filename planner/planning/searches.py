@@ -67,7 +67,7 @@ def answered(session: Session, search: Search) -> Answer:
     cut_short = session.stop.now
     try:
         if budget is None:
-            candidates = iter([session.judged(session.propose(problem))])
+            candidates = session.least_plans(problem, None)
         else:
             candidates = session.attempts(problem, session.request.live_budget)
         for candidate in candidates:

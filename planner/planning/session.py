@@ -47,6 +47,8 @@ from planner.units import format_bytes
 SMALL_OPS: Final = 100
 #: Where an arena misses the budget, the next search asks for less by these parts of what is missing.
 _SHARES: Final = (0.25, 1.0, 1.0, 1.0, 1.0)
+#: An arena of more than so many times the budget: in plans that lie between, packing wastes as much.
+_FAR: Final = 1.05
 
 
 class Candidate:
@@ -342,30 +344,44 @@ class Session:
                 raise self._out_of_time()
             if proposal.cut_short:
                 return
-            problem = msgspec.structs.replace(problem, starts=(*problem.starts, proposal.schedule))
+            problem = msgspec.structs.replace(problem, onwards=proposal.schedule)
+            share = share if candidate.arena_bytes <= _FAR * allowed else 1.0
             missing = math.ceil(share * (candidate.arena_bytes - allowed))
             target = min(target - missing, candidate.trace.peak_bytes - 1)
 
     def _least(self, problem: Problem, allowed: int | None) -> Candidate:
-        """Smallest arena found.
-
-        It is that of the plan of least peak; where packing wastes over a hundredth, plans are searched for that pack
-        tighter. Where a budget is asked for, that is done for small graphs alone, and a twentieth.
-        """
-        problem = msgspec.structs.replace(problem, budget=None)
+        """Smallest arena found; of a strategy that does not apply, keep-all's where a budget is asked for."""
         least = self.base
         try:
-            known = self._least_peak.get((self.request.strategy, problem.effort))
-            proposal = self.propose(problem) if known is None else Proposal(known)
-            # A budget that nothing fits asks for the least only nearly: packing within a hundredth is enough.
-            near = None if allowed is None else max(allowed, self._peak_bytes(proposal) * 101 // 100)
-            least = min(least, self.judged(proposal, capacity_bytes=near), key=lambda each: each.size)
-            for other in map(Proposal, proposal.others):
-                if self._peak_bytes(other) < least.arena_bytes:
-                    least = min(least, self.judged(other, capacity_bytes=near), key=lambda each: each.size)
+            for candidate in self.least_plans(problem, allowed):
+                least = min(least, candidate, key=lambda each: each.size)
         except InfeasibleBudget:  # the strategy does not apply
             if allowed is None:
                 raise
+        self._tell(least, allowed)
+        # The strategy's claims are about the least peak, which a budget does not ask for.
+        return least if allowed is None else Candidate(least.proposal.unclaimed(), least.allocation, least.trace)
+
+    def least_plans(self, problem: Problem, allowed: int | None) -> Iterator[Candidate]:
+        """The plan of least peak, the next best, and those that pack tighter, where packing wastes over a hundredth.
+
+        Where a budget is asked for, that is done for small graphs alone, and a twentieth.
+
+        Raises:
+            InfeasibleBudget: the strategy does not apply.
+            TimeLimit: time ran out, or Ctrl-C came, before any plan was found.
+        """
+        problem = msgspec.structs.replace(problem, budget=None)
+        known = self._least_peak.get((self.request.strategy, problem.effort))
+        proposal = self.propose(problem) if known is None else Proposal(known)
+        # A budget that nothing fits asks for the least only nearly: packing within a hundredth is enough.
+        near = None if allowed is None else max(allowed, self._peak_bytes(proposal) * 101 // 100)
+        least = min(self.base, first := self.judged(proposal, capacity_bytes=near), key=lambda each: each.size)
+        yield first
+        for other in map(Proposal, proposal.others):
+            if self._peak_bytes(other) < least.arena_bytes:
+                least = min(least, second := self.judged(other, capacity_bytes=near), key=lambda each: each.size)
+                yield second
         wasted_bytes = least.arena_bytes - least.trace.peak_bytes
         if allowed is not None and least.arena_bytes <= allowed:
             wasteful = False
@@ -375,13 +391,8 @@ class Session:
             wasteful = wasted_bytes > least.trace.peak_bytes // 20 and len(self.graph.ops) <= SMALL_OPS
         if wasteful and not self.stop.now and not least.proposal.cut_short:
             asked = msgspec.structs.replace(problem, starts=(*problem.starts, least.proposal.schedule))
-            attempts = self.attempts(asked, least.arena_bytes - 1)
-            smaller = min(_until_late(attempts), key=lambda each: each.size, default=least)
-            if smaller.size < least.size:
-                least = smaller.having(cost_lower_bound=None, optimal=None)  # nobody asked for this budget
-        self._tell(least, allowed)
-        # The strategy's claims are about the least peak, which a budget does not ask for.
-        return least if allowed is None else Candidate(least.proposal.unclaimed(), least.allocation, least.trace)
+            for smaller in _until_late(self.attempts(asked, least.arena_bytes - 1)):
+                yield smaller.having(cost_lower_bound=None, optimal=None)  # nobody asked for this budget
 
     def _peak_bytes(self, proposal: Proposal) -> int:
         """Peak of a proposal, before it is packed and judged."""

@@ -162,7 +162,7 @@ class Policy:
         for graph in (self.search_graph, self._kept_graph):
             try:
                 watch = problem.watch if graph is self.search_graph else _counting(problem.watch)
-                proposal = strategy(replace(problem, graph=graph, watch=watch))
+                proposal = strategy(replace(problem, graph=graph, watch=watch, starts=(), onwards=None))
             except (InfeasibleBudget, TimeLimit) as failure:
                 failures.append(failure)
                 cut_short = isinstance(failure, TimeLimit)

@@ -34,8 +34,9 @@ CLOSED: Final = 1e-3
 #: Nearer than this, annealing gets less of the effort, as there is less to win.
 WIDE: Final = 5e-3
 
-#: A start whose peak is at most so many times the budget is repaired, and nothing is searched from the beginning.
+#: A plan whose peak is at most so many times the budget is repaired, and nothing is searched from the beginning.
 NEAR: Final = 1.05
+FEW_OPS: Final = 100  # as many are annealed round after round in no time
 ROUNDS: Final = 6  # of annealing for the least peak, besides the first
 LOWER: Final = 0.99  # of the peak before, for a round not to be in vain
 PATIENCE: Final = 2  # rounds in vain, and it is over
@@ -73,14 +74,13 @@ def auto(problem: Problem) -> Proposal:
     strategies: tuple[Strategy, ...] = (cuts, chain) if chained else (cuts,)
     if order is not None and problem.budget is None:
         strategies = (*strategies, order.cuts)
-    if _is_near(problem):
-        strategies = (_tightened, _neighbour)
-    elif problem.starts:
-        strategies = (*strategies, _neighbour)
+    given: tuple[Strategy, ...] = (_tightened,) if problem.starts else ()
     try:
-        found = _best(problem, (strategies,))
+        found = _best(problem, ((_tightened,) if _goes_on(problem) else strategies,))
+        if given:
+            found = _best(problem, ((_giving(found), *given),))
     except InfeasibleBudget:
-        return _descended(problem)
+        return _best(problem, ((_descended, *given),)) if given else _descended(problem)
     except TimeLimit:
         return msgspec.structs.replace(_best(problem, (_SEGMENTS,)), cut_short=True)
     if problem.budget is None:
@@ -99,7 +99,8 @@ def auto(problem: Problem) -> Proposal:
 def _least(problem: Problem, found: Proposal) -> Proposal:
     """Anneal again from the plan found, with other draws, until the least peak no longer falls.
 
-    Where a peak is enough that is far below, more rounds would not come there.
+    Where a peak is enough that is far below, more rounds would not come there, but in graphs of few ops, whose peaks
+    fall by leaps.
     """
     evaluator = evaluator_of(problem.graph, problem.memory)
 
@@ -113,7 +114,8 @@ def _least(problem: Problem, found: Proposal) -> Proposal:
     first, in_vain = found, 0
     for turn in range(1, ROUNDS + 1):
         peak_bytes, _ = size(found)
-        if peak_bytes <= goal or peak_bytes > NEAR * enough or in_vain == PATIENCE or found.cut_short:
+        far = peak_bytes > NEAR * enough and len(evaluator.keep_all) > FEW_OPS
+        if peak_bytes <= goal or far or in_vain == PATIENCE or found.cut_short:
             break
         asked = msgspec.structs.replace(problem, seed=problem.seed + turn)
         again = retention(asked, starts=(_giving(found),))
@@ -143,7 +145,7 @@ def _descended(problem: Problem) -> Proposal:
     afresh = partial(retention, starts=_SEGMENTS)  # another beginning may end far cheaper
     if outcome[0] <= NEAR * problem.budget:  # from a little above, annealing may come within it
         with suppress(InfeasibleBudget):
-            return _best(problem, ((onwards,) if problem.starts else (onwards, afresh),))
+            return _best(problem, ((onwards,) if problem.onwards is not None else (onwards, afresh),))
     raise no_plan(problem, "auto", minimum=outcome[0], least=least.schedule)
 
 
@@ -152,7 +154,7 @@ def _large(problem: Problem, ops: int, order: Reordered | None) -> Proposal:
     less = msgspec.structs.replace(problem, effort=problem.effort * ANNEALED_OPS / ops)
     both: tuple[Strategy, ...] = (cuts,) if order is None else (cuts, order.cuts)
     if problem.budget is None:
-        given = (_neighbour,) if problem.starts else ()
+        given = (_tightened,) if problem.starts else ()
         return _best(less, ((*both, *_SEGMENTS, *given),))
 
     def annealed(_: Problem) -> Proposal:
@@ -160,45 +162,41 @@ def _large(problem: Problem, ops: int, order: Reordered | None) -> Proposal:
 
     evaluator = evaluator_of(problem.graph, problem.memory)
     turns = bool((evaluator.encoded.arrays.phase == BACKWARD).any())
-    near: tuple[tuple[Strategy, ...], ...] = ((_tightened, _neighbour),) if _is_near(problem) else ()
-    if problem.starts and not near:
-        both = (*both, _neighbour)
-    return _best(less, (*near, both, _SEGMENTS, (annealed,)) if turns else (*near, (*_SEGMENTS, annealed)))
+    if problem.starts:
+        both = (*both, _tightened)
+    onwards: tuple[tuple[Strategy, ...], ...] = ((_tightened,),) if _goes_on(problem) else ()
+    return _best(less, (*onwards, both, _SEGMENTS, (annealed,)) if turns else (*onwards, (*_SEGMENTS, annealed)))
 
 
-def _is_near(problem: Problem) -> bool:
-    """True if a plan is at hand that was made for a budget a little above."""
+def _goes_on(problem: Problem) -> bool:
+    """True if this search found a plan a little above the budget, or any plan on the way to the least peak."""
+    if problem.onwards is None or problem.budget is None:
+        return problem.onwards is not None
     evaluator = evaluator_of(problem.graph, problem.memory)
-    judged = (evaluator.evaluate(evaluator.sequence(start)) for start in problem.starts)
-    peaks = [each[0] for each in judged if each is not None]
-    return problem.budget is not None and any(problem.budget <= peak <= NEAR * problem.budget for peak in peaks)
+    outcome = evaluator.evaluate(evaluator.sequence(problem.onwards))
+    return outcome is not None and outcome[0] <= NEAR * problem.budget
 
 
 def _tightened(problem: Problem) -> Proposal:
-    """The cheapest of `Problem.starts` that can be repaired to fit, made cheaper."""
+    """The best of the plans at hand; with a budget, what exceeds it is repaired, and the cheapest made cheaper."""
     incumbent = Incumbent(problem, "auto")
-    budget, evaluator = problem.budget, incumbent.evaluator
-    assert budget is not None
+    evaluator, budget = incumbent.evaluator, problem.budget
+    given = problem.starts if problem.onwards is None else (*problem.starts, problem.onwards)
+    rows = [evaluator.sequence(each) for each in given]
     repair = Repair(incumbent)
+    for sequence in rows:
+        repair.enter(sequence)
+    if budget is None:
+        return incumbent.proposal()
     cost = evaluator.encoded.arrays.cost
-    for start in sorted(
-        (evaluator.sequence(each) for each in problem.starts), key=lambda rows: float(cost[rows].sum())
-    ):
-        repair.repair(start, budget, math.inf if incumbent.best is None else incumbent.best.cost)
+    for sequence in sorted(rows, key=lambda sequence: float(cost[sequence].sum())):
+        repair.repair(sequence, budget, math.inf if incumbent.best is None else incumbent.best.cost)
     moves = round(min(TIGHTENED, TIGHTENED_ROWS / len(evaluator.keep_all)) * problem.effort)
     for turn in range(2):
         repair.prune(moves)
         if repair.best is not None:
             repair.ruin_and_recreate(repair.best, moves, problem.seed + turn, 0.0)
     repair.prune(moves)
-    return incumbent.proposal()
-
-
-def _neighbour(problem: Problem) -> Proposal:
-    """The best of `Problem.starts`."""
-    incumbent = Incumbent(problem, "auto")
-    for place, schedule in enumerate(problem.starts):
-        incumbent.evaluate(place, partial(incumbent.evaluator.sequence, schedule))
     return incumbent.proposal()
 
 

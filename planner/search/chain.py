@@ -109,7 +109,7 @@ class _Stretch(NamedTuple):
     first: bool  # their forward part runs for the first time
     s: int
     t: int
-    outlives: bool  # the cut before them is kept on for the stage before
+    outlives: bool  # the cut before them is not theirs to free: kept on for the stage before, or gone already
     out: bool  # the cut after them is already live, and their backward ops read it
     headroom: int
 
@@ -215,16 +215,17 @@ class Recurrence:
         if s == t:
             return [stages.leaf[out][t], stages.backward[t]]
         kernels.choose(self.chain, s, t, int(outlives), int(out), not first, headroom)
-        k, stays, delta, then = self.choice.tolist()
+        k, flags, delta, then = self.choice.tolist()
+        stays, drops = bool(flags & 1), bool(flags & 2)
         if k == -2:
             below = what._replace(t=t - 1, out=False, headroom=headroom - delta)
             return [stages.leaf[out][t], stages.backward[t], below]
         run = stages.first if first else stages.advance
         if k == -1:
-            above = _Stretch(first, s + 1, t, bool(stays), out, headroom - delta)
+            above = _Stretch(first, s + 1, t, stays, out, headroom - delta)
             return [stages.first[s] if first else stages.every[s], above, stages.backward[s]]
-        above = _Stretch(first, k + 1, t, bool(stays), out, headroom - delta)
-        return [*run[s : k + 1], above, _Stretch(False, s, k, outlives, bool(stays), headroom - then)]
+        above = _Stretch(first, k + 1, t, stays, out, headroom - delta)
+        return [*run[s : k + 1], above, _Stretch(False, s, k, outlives or drops, stays, headroom - then)]
 
 
 def _kinds(table: Ints, costs: Floats) -> tuple[Ints, Ints]:

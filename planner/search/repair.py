@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from hashlib import blake2b
 from typing import Final
 
@@ -14,7 +14,7 @@ from planner.search.evict import Eviction
 from planner.search.incumbent import Evaluation, Incumbent
 
 _REPAIRS: Final = 64  # evictions in one sequence
-_AGAIN: Final = 2  # times that the peak may come back to the same op at the same height
+_IN_VAIN: Final = 8  # evictions in a row after which no less is above the budget, and it is over
 _PATIENCE: Final = 6  # moves without gain, per rerun of the sequence
 _DEAREST: Final = 4.0  # a plan of least peak may cost so many runs of every op
 _SMALLEST_STEP: Final = 1 / 128  # of the least peak
@@ -41,9 +41,9 @@ class Repair:
     def repair(self, sequence: Ints, budget: int, limit: float, draw: np.random.Generator | None = None) -> Ints | None:
         """Evict at the highest step until the sequence fits; None if that fails or would cost `limit` or more.
 
-        Given up by progress: once the peak comes back to one op at one height again and again.
+        Given up by progress: what lies above the budget, in bytes times steps, must fall again and again.
         """
-        seen: Counter[tuple[int, int]] = Counter()
+        least_above, in_vain = math.inf, 0
         for _ in range(_REPAIRS):
             timeline = self.eviction.timeline(sequence)
             if timeline is None or self.incumbent.stop():
@@ -51,10 +51,11 @@ class Repair:
             step = int(np.argmax(timeline))
             if timeline[step] <= budget:
                 return sequence if self.enter(sequence) is not None else None
-            peak = (int(sequence[step]), int(timeline[step]))
-            seen[peak] += 1
-            if seen[peak] > _AGAIN:
+            above = float(np.maximum(timeline - budget, 0).sum())
+            in_vain = 0 if above < least_above else in_vain + 1
+            if in_vain == _IN_VAIN:
                 return None
+            least_above = min(least_above, above)
             evicted = self.eviction.evict_at_peak(sequence, step, int(timeline[step]) - budget, draw=draw)
             if evicted is None or self._cost[evicted].sum() >= limit:
                 return None
@@ -71,8 +72,8 @@ class Repair:
                 return
             peak = self.best_candidate.peak_bytes
             target = max(floor, peak - max(1, int(step * peak)))
-            some = [start for start in (self.best, *starts) if start is not None]
-            if peak <= floor or all(self.repair(start, target, limit) is None for start in some):
+            some = {start.tobytes(): start for start in (self.best, *starts) if start is not None}
+            if peak <= floor or all(self.repair(start, target, limit) is None for start in some.values()):
                 step /= 2
 
     def prune(self, moves: int) -> None:
