@@ -362,6 +362,7 @@ def test_a_module_table_names_the_layers_whose_backward_reads(run) -> None:
 def test_sorting_puts_the_most_saved_first_and_keeps_modules_together(run) -> None:
     answer = run(*RESNET, "--depth", "2", "--limit", "0", "--sort", "saved")
     rows = {row.name: row for row in found_in(zoo.resnet((2, 2), batch=2, image=64)).modules if row.depth <= 2}
+    del rows["barrier"]  # it holds nothing
     expected = []
     for outer in sorted((row for row in rows.values() if row.depth == 1), key=lambda row: -row.saved_bytes):
         expected.append(outer.name)

@@ -347,7 +347,7 @@ def test_an_arena_bound_above_what_can_be_proven_is_refused(monkeypatch: pytest.
         return dataclasses.replace(plan, allocation=bound, report=report)
 
     claiming(peak_bytes).verify()
-    assert "no packing of this schedule is smaller" in str(claiming(allocation.arena_bytes))
+    assert "proven: no placement of these buffers takes less" in str(claiming(allocation.arena_bytes))
     with pytest.raises(VerificationError, match=f"no arena of theirs is below {allocation.arena_bytes} bytes"):
         claiming(allocation.arena_bytes).verify()
     monkeypatch.setattr("planner.packing.allocators.proves", lambda *_: True)
@@ -748,14 +748,17 @@ def test_a_new_file_has_the_permissions_the_umask_asks_for(plan: Plan, tmp_path:
 def test_the_report_shows_keep_all_plan_bound_and_budget_side_by_side(plan: Plan) -> None:
     text = str(plan.report)
     rows = {line.split()[0]: line for line in text.splitlines() if line.strip()}
-    assert all(word in text for word in ("no recomputation", "this plan", "Lower bounds", "budget"))
+    assert all(
+        word in text
+        for word in ("no recomputation", "this plan", "Lower bound on memory", "Lower bound on cost", "budget")
+    )
     # 16 layers, two gradients and the input of 8 bytes; layers need 3 bytes more while they run.
     assert plan.report.keep_all.peak_bytes == 19 * 8
     assert "152 B" in rows["peak"]
     assert f"{plan.report.plan.peak_bytes} B" in rows["peak"]
     # The working set of a backward step: the gradient above and below, f[i-1] and f[i], and the resident x.
     assert plan.report.peak_lower_bound == 5 * 8
-    assert "no plan's peak is below 40 B" in rows["Lower"]
+    assert "Lower bound on memory: no plan's peak is below 40 B" in text
     # The verdict comes first: the budget, what is left of it, and both memories.
     spare, overhead = 115 - plan.report.plan.arena_bytes, 100 * plan.report.overhead  # 5 bytes are reserved
     found = f"{plan.report.plan.arena_bytes} B in place of 152 B, for {overhead:.2f} % more cost"

@@ -94,7 +94,9 @@ class Advice(msgspec.Struct, frozen=True):
         lines = [f"Does not fit {asked}: {needs}, {format_bytes(-self.spare_bytes)} too much{self._room()}."]
         if not self.recompute_helps:
             where = f"op {self.floor_op!r}" if self.floor_op else f"the {self.floor_phase} phase"
-            lines.append(f"  Recomputation cannot help: {where} alone needs {format_bytes(self.floor_bytes)}.")
+            lines.append(
+                f"  Recomputing activations cannot help: {where} alone needs {format_bytes(self.floor_bytes)}."
+            )
         lines += [f"  {remedy.action}: {_promise(remedy)}{remedy.note}" for remedy in self.remedies]
         return "\n".join(lines)
 
