@@ -3,8 +3,8 @@
 A row of the first table is one export, loaded at batch 1 and 4. Its weights are held to the module's named parameters,
 tied ones once; the bytes of each value to a run of onnxruntime that returns them all; what its step saves to what
 PyTorch saves eagerly (`bench.saved`); and a plan at 80 % of the keep-all peak is executed. Needs the extra
-`test-torch`. An LSTM is one op in a file and keeps gates, cell and states of each step. PyTorch's figure is of its
-cells, which keep the tanh of each cell state too, and the states twice: what a library keeps, only that library knows.
+`test-torch`. An LSTM is one op in a file, which keeps what the cells of PyTorch do; what a library keeps
+instead, only that library knows.
 
 The second table is of files in packages, from a folder that these fill:
 
