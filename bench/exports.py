@@ -136,11 +136,13 @@ def _recurrent(both_ways: bool) -> Callable[[bool], Any]:
             def __init__(self) -> None:
                 super().__init__()
                 scale = 8 if published else 1
-                self.rnn = nn.LSTM(12 * scale, 16 * scale, 2, batch_first=True, bidirectional=both_ways)
+                self.rnn = nn.LSTM(12 * scale, 16 * scale, 2, bidirectional=both_ways)
                 self.head = nn.Linear(16 * scale * (2 if both_ways else 1), 5)
 
             def forward(self, x: Any) -> Any:
-                return self.head(self.rnn(x)[0])
+                # Once, as in a file: PyTorch's cells would copy what is not contiguous for each direction.
+                by_time = x.transpose(0, 1).contiguous()
+                return self.head(self.rnn(by_time)[0].transpose(0, 1))
 
         return Recurrent()
 

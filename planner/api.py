@@ -244,7 +244,9 @@ def _schedules(starts: Sequence[Plan], program: Graph) -> tuple[Schedule, ...]:
 
 def _program(graph: GraphLike, step: TrainingStep | None) -> Graph:
     """The program of a graph in any form, under a training step."""
-    return with_step(opened(graph) if step is None else opened(graph, training="forward"), step)
+    if step is None:
+        return with_step(opened(graph), None)
+    return with_step(opened(graph, training="forward", trainable=step.trainable), step)
 
 
 def explain(plan: Plan, subject: str | None = None, *, search: bool = True, effort: float | None = None) -> Explanation:

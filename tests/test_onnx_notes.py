@@ -18,6 +18,7 @@ pytest.importorskip("onnx")
 
 SCOPES = "pkg.torch.onnx.name_scopes"
 STACK = "pkg.torch.onnx.stack_trace"
+FX_NODE = "pkg.torch.onnx.fx_node"
 
 
 def scoped_file(folder: Path) -> Path:
@@ -67,7 +68,20 @@ def convolutions(*names: str, rule: str = "") -> Any:
     return model(nodes, shape=[1, 3, 4, 4], initializers=[weights(name, 3, 3, 1, 1) for name in names])
 
 
+def attention(rate: str, *, drops: bool = False) -> Any:
+    """A product of the module `layers.0.attn`, behind another layer's Dropout, as dynamo words its call."""
+    call = "%sdpa : [num_users=1] = call_function[target=torch.ops.aten.scaled_dot_product_attention.default]"
+    said = {FX_NODE: f"{call}(args = (%view_4, %view_5, %view_6, {rate}), kwargs = {{}})"}
+    said[SCOPES] = "['', 'layers.0', 'layers.0.attn', 'sdpa']"
+    inner = [told(make("Dropout", "d", "p"), **said)] if drops else [told(make("Relu", "d", "p"), **said)]
+    nodes = [make("Dropout", "x", "d"), *inner, told(make("MatMul", "p w", "y"), **said)]
+    return model(nodes, initializers=[weights("w", 3, 4)])
+
+
 @every(("made", "notes"), [
+    (attention("None, 0.1"), ["dropout inside attention is gone from 1 layers (layers.0.attn)"]),
+    (attention("%mask, 0.25, True"), ["dropout inside attention is gone from 1 layers (layers.0.attn)"]),
+    (attention("None, 0.1", drops=True), []), (attention("None, 0.0"), []), (attention("%mask"), []),
     (convolutions("first.weight", "second.weight"), []),
     (convolutions("onnx::Conv_7", "onnx::Conv_9"), ["batch normalization was folded into 2 layers (first, second)"]),
     (convolutions("first.weight", "onnx::Conv_9"), ["batch normalization was folded into 1 layers (second)"]),

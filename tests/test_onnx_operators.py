@@ -199,7 +199,7 @@ def attention_slopes(dy: Array, q: Array, k: Array, v: Array, y: Array, total: A
 
 
 def lstm(x: Array, w: Array, r: Array, b: Array, h: Array, c: Array, peepholes: Array | None = None) -> list[Array]:
-    """One direction; keeps the gates i, o, f, g and the cell of each step."""
+    """One direction; keeps the gates i, o, f, g, the cell, the tanh of it and the state of each step."""
     size, h, c = r.shape[2], h[0], c[0]
     pi, po, pf = np.zeros((3, size)) if peepholes is None else peepholes.reshape(3, size)
     hidden, kept = [], []
@@ -211,7 +211,7 @@ def lstm(x: Array, w: Array, r: Array, b: Array, h: Array, c: Array, peepholes: 
         o = sigmoid(a[:, size : 2 * size] + po * c)
         h = o * np.tanh(c)
         hidden.append(h)
-        kept.append(np.concatenate([i, o, f, g, c], 1))
+        kept.append(np.concatenate([i, o, f, g, c, np.tanh(c), h], 1))
     return [np.array(hidden)[:, None], h[None], c[None], np.array(kept)[:, None]]
 
 
@@ -224,11 +224,11 @@ def lstm_gates(
     dh, dc, dp = np.zeros_like(c0[0]), np.zeros_like(c0[0]), np.zeros((3, size))
     gates = []
     for t in reversed(range(len(dy))):
-        i, o, f, g, c = (kept[t, 0, :, k * size : (k + 1) * size] for k in range(5))
-        before = kept[t - 1, 0, :, 4 * size :] if t else c0[0]
+        i, o, f, g, c, flat = (kept[t, 0, :, k * size : (k + 1) * size] for k in range(6))
+        before = kept[t - 1, 0, :, 4 * size : 5 * size] if t else c0[0]
         dh = dh + dy[t, 0]
-        do = dh * np.tanh(c) * o * (1 - o)
-        dc = dc + dh * o * (1 - np.tanh(c) ** 2) + do * po
+        do = dh * flat * o * (1 - o)
+        dc = dc + dh * o * (1 - flat**2) + do * po
         di, df = dc * g * i * (1 - i), dc * before * f * (1 - f)
         gates.append(np.concatenate([di, do, df, dc * i * (1 - g * g)], 1))
         dp += np.array([(di * before).sum(0), (do * c).sum(0), (df * before).sum(0)])
@@ -303,8 +303,8 @@ RECURRENT: list[Case] = [
         {
             0: lambda dy, r, kept, c0, *p_w: lstm_gates(dy, r, kept, c0, *p_w[:-1])[0] @ p_w[-1][0],
             1: lambda dy, r, kept, c0, *p_x: outer(lstm_gates(dy, r, kept, c0, *p_x[:-1])[0], p_x[-1]),
-            2: lambda dy, r, kept, c0, *more: outer(lstm_gates(dy, r, kept, c0, *more[:-2])[0],
-                shifted(more[-1], more[-2])),
+            2: lambda dy, r, kept, c0, *more: outer(lstm_gates(dy, r, kept, c0, *more[:-1])[0],
+                shifted(kept[..., -HIDDEN:], more[-1])),
             3: lambda dy, r, kept, c0, *p: np.tile(lstm_gates(dy, r, kept, c0, *p)[0].sum((0, 1)), 2)[None],
             4: lambda dy, r, kept, c0, *p: lstm_gates(dy, r, kept, c0, *p)[1][None],
             5: lambda dy, r, kept, c0, *p: lstm_gates(dy, r, kept, c0, *p)[2][None],
@@ -902,14 +902,14 @@ def test_a_recurrent_layer_has_no_workspace_and_an_estimate_says_that_a_librarys
     assert "workspace and reserves that libraries choose" in estimate(zoo.mlp([4, 2], batch=1)).not_counted
 
 
-def test_a_recurrent_layer_keeps_five_or_four_values_a_step_and_unit() -> None:
+def test_a_recurrent_layer_keeps_seven_or_four_values_a_step_and_unit() -> None:
     lstm_row, gru_row = operator("LSTM", node="n", outputs=4), operator("GRU", node="n", outputs=3)
     x, w = TensorType((10, 3, 6), "float16"), TensorType((2, 4 * 8, 6), "float16")
     assert lstm_row.sizes is not None
     assert gru_row.sizes is not None
     made = lstm_row.sizes([x, w, TensorType((2, 4 * 8, 8), "float16")], {})
     state = 2 * 2 * 3 * 8
-    assert [value.nbytes for value in made] == [10 * state, state, state, 10 * 5 * state]
+    assert [value.nbytes for value in made] == [10 * state, state, state, 10 * 7 * state]
     made = gru_row.sizes([x, w, TensorType((2, 3 * 8, 8), "float16")], {"layout": 1})
     assert [value.shape for value in made] == [(10, 3, 2, 8), (10, 2, 8), (3, 2, 10, 4 * 8)]
 

@@ -58,11 +58,11 @@ def test_an_lstm_keeps_its_gates_and_cells_and_nothing_of_its_products(tmp_path:
     shapes = {"w": (1, 20, 3), "r": (1, 20, 5), "b": (1, 40), "h0": (1, 2, 5), "c0": (1, 2, 5)}
     path = written(tmp_path, nodes, [7, 2, 3], [*tensors(shapes), ints("one", 1)])
     step = from_onnx(path)
-    # Hidden states, last one, last cell, and 5 values a step, image and unit: 4 gates and a cell.
-    assert step.nodes["lstm"]["nbytes"] == (4 * 7 * 2 * 5, 4 * 2 * 5, 4 * 2 * 5, 4 * 7 * 2 * 5 * 5)
+    # Hidden states, last one, last cell, and 7 values a step, image and unit: 4 gates, the cell, tanh of it, the state.
+    assert step.nodes["lstm"]["nbytes"] == (4 * 7 * 2 * 5, 4 * 2 * 5, 4 * 2 * 5, 4 * 7 * 2 * 5 * 7)
     assert step.nodes["lstm"]["flops"] == 7 * 2 * 5 * (2 * 4 * (3 + 5) + 14)
     read = {(source, tuple(sorted(reads))) for source, reads in backward_reads(step, "lstm")}
-    assert read == {("lstm", (0, 3)), ("x", (0,)), ("r", (0,)), ("h0", (0,)), ("c0", (0,))}
+    assert read == {("lstm", (3,)), ("x", (0,)), ("r", (0,)), ("h0", (0,)), ("c0", (0,))}
     program = lower(step)
     simulate(program, keep_all(program))
     assert from_onnx(path, training=False).nodes["lstm"]["nbytes"] == 4 * 7 * 2 * 5

@@ -12,6 +12,7 @@ from offenders import every
 from test_onnx import make, model, saved_at, weights
 from test_onnx_wild import external, ints
 
+import planner
 from planner.lowering.onnx.importer import from_onnx
 from planner.training_step import TrainingStep
 
@@ -194,6 +195,18 @@ def test_the_caller_decides_where_a_file_cannot(tmp_path: Path) -> None:
     assert updated(path, "!pe") == {"w"}
     assert updated(path, "*", "basis") == {"w", "pe", "basis"}
     assert updated(path, "basis") == {"basis"}
+
+
+def test_verbs_that_open_a_file_train_what_the_step_spells_out(tmp_path: Path) -> None:
+    """w has 3 * 4 floats, pe 4 and basis 4 * 2, which the file calls a buffer; frozen weights have no gradient."""
+    path = saved_at(tmp_path, buffered())
+    for patterns, floats in (((), 16), (("*", "basis"), 24), (("basis",), 8), (("!pe",), 12)):
+        step = TrainingStep(trainable=patterns)
+        plan = planner.optimize(path, step=step, effort=0.1)
+        updates = [op for op in plan.graph.ops if op.phase == "update" and op.name != "barrier"]
+        read = {name for op in updates for name in op.reads if plan.graph.producer[name].kind == "parameter"}
+        assert sum(plan.graph.tensors[name].nbytes for name in read) == 4 * floats, patterns
+        assert planner.estimate(path, step=step).by_dtype["gradients"] == {"float32": 4 * floats}, patterns
 
 
 def test_inspect_says_by_which_line_each_stored_tensor_is_a_weight_or_not(run: Any, tmp_path: Path) -> None:

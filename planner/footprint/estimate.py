@@ -455,7 +455,7 @@ def _differentiated(graph: GraphLike, step: TrainingStep | None, *, inference: b
     """
     if step is None:
         return lower(opened(graph))
-    read = opened(graph, training="forward")
+    read = opened(graph, training="forward", trainable=step.trainable)
     if inference and not isinstance(graph, (str, os.PathLike)):
         program = lower(read)
         if not any(op.phase in ("backward", "update") for op in program.ops):

@@ -105,7 +105,7 @@ def opened(graph: GraphLike, **options: Any) -> nx.DiGraph | Graph:
 
     Args:
         graph: in any form that `optimize` takes.
-        options: of the model, or of `from_onnx`; for a graph itself they are nothing.
+        options: of the model, or of `from_onnx`; for a graph itself they are nothing, and for a model `trainable` is.
     Raises:
         GraphError: no model or file of that name, or not readable; says which names are near.
 
@@ -121,6 +121,7 @@ def opened(graph: GraphLike, **options: Any) -> nx.DiGraph | Graph:
         from planner.lowering.read import read_graph
 
         return read_graph(graph, **options)
+    options.pop("trainable", None)  # a model knows its weights; the verb freezes some of them
     if options.get("training") == "forward" and "training" not in named.model.options:
         del options["training"]  # the model is a whole step, which the verb rewrites
     if "batch" not in named.model.required or options.get("batch") is not None:

@@ -78,7 +78,14 @@ def _normalized(count: int, sizes_of: Sizes = LIKE) -> Operator:
 
 
 def _recurrent(
-    gates: int, pointwise: int, parts: int, outputs: int, cell: tuple[Ref, ...], *, inputs: int = 5
+    gates: int,
+    pointwise: int,
+    parts: int,
+    outputs: int,
+    cell: tuple[Ref, ...],
+    *,
+    hidden: Ref = OUT[0],
+    inputs: int = 5,
 ) -> Operator:
     """A recurrent layer; the last output is what the gradients need of each step.
 
@@ -89,11 +96,12 @@ def _recurrent(
     Args:
         parts: values kept a step and hidden unit.
         cell: what every gradient reads to find the gradients of the gates.
+        hidden: where the gradient of the recurrent weights reads the hidden states.
         inputs: 7 where inputs 5 and 6 exist.
     """
     rule = sizes.recurrent(parts)
     # Beside the cell, dX reads the weights, dW reads x, and dR the hidden states.
-    further: list[tuple[Ref, ...]] = [(IN[1],), (IN[0],), (IN[4], OUT[0]), *[()] * (inputs - 3)]
+    further: list[tuple[Ref, ...]] = [(IN[1],), (IN[0],), (IN[4], hidden), *[()] * (inputs - 3)]
     reads = [dict.fromkeys((*cell, *IN[5:inputs], *more)) for more in further]
     gradients = tuple(Gradient(tuple(refs)) for refs in reads)
     count, optional, flows = flops.recurrent(gates, pointwise), tuple(range(3, inputs)), range(outputs - bool(parts))
@@ -146,8 +154,9 @@ _PRODUCTS: Final[Mapping[str, Operator]] = {
     "Attention": Operator(_AGAIN, flops.attention, None, workspace=_scores_bytes, optional=(3, 4, 5),
         untrained=(3, 4, 5), outputs=3, fewer=Operator(_AGAIN, flops.attention, _outputs(sizes.attention, 1),
         workspace=_scores_bytes, optional=(3, 4, 5))),
-    # Kept of each step: LSTM's four gates and cell, GRU's three gates and what the hidden state adds to the last.
-    "LSTM": _recurrent(4, 14, 5, 4, (IN[2], OUT[3]), inputs=7),
+    # Kept of each step, as PyTorch's own cells do: LSTM's four gates, cell, tanh of it and hidden state; GRU's three
+    # gates and what the hidden state adds to the last.
+    "LSTM": _recurrent(4, 14, sizes.LSTM_PARTS, 4, (IN[2], OUT[3]), hidden=OUT[3], inputs=7),
     "GRU": _recurrent(3, 12, 4, 3, (IN[2], IN[4], OUT[0], OUT[2])),
     "RNN": _recurrent(1, 4, 0, 2, (IN[2], OUT[0])),
 }  # fmt: skip
