@@ -139,7 +139,7 @@ def folded(rows: Iterable[tuple[str, Shared]], *, least: int = 3) -> list[tuple[
     runs: list[list[tuple[str, Shared]]] = []
     for name, shared in rows:
         run = runs[-1] if runs else []
-        if run and run[-1][1] == shared and _counts_on([one for one, _ in run], name):
+        if run and run[-1][1] == shared and _counts_on(run[0][0], run[-1][0], name):
             run.append((name, shared))
         else:
             runs.append([(name, shared)])
@@ -164,15 +164,15 @@ def counted_on(name: str) -> str | None:
     return None if len(parts) < 3 else "".join([*parts[:-2], str(int(parts[-2]) + 1), parts[-1]])
 
 
-def _counts_on(names: Sequence[str], name: str) -> bool:
-    """True if a name is the next of some, by the number in which it differs from the last."""
-    before, after = _NUMBERS.split(names[-1]), _NUMBERS.split(name)
+def _counts_on(first: str, last: str, name: str) -> bool:
+    """True if a name is the next of those from a first to a last, by the number in which it differs from the last."""
+    before, after = _NUMBERS.split(last), _NUMBERS.split(name)
     if len(before) != len(after):
         return False
     places = [k for k, (one, other) in enumerate(zip(before, after, strict=True)) if one != other]
     if len(places) != 1 or places[0] % 2 == 0 or int(after[places[0]]) != int(before[places[0]]) + 1:
         return False
-    return len(names) == 1 or _NUMBERS.split(names[0])[places[0]] != before[places[0]]
+    return first == last or _NUMBERS.split(first)[places[0]] != before[places[0]]
 
 
 def _range_of(first: str, last: str) -> str:

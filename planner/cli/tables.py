@@ -170,7 +170,8 @@ class _Module:
 
 def _folded(rows: Sequence[Row], *, total: Row) -> list[dict[str, str]]:
     """The cells of modules; neighbours that count on by one and are equal, inside too, are one row, as h0-h10 x 11."""
-    starts = [k for k, row in enumerate(rows) if row.depth == min(each.depth for each in rows)]
+    outermost = min(row.depth for row in rows)
+    starts = [k for k, row in enumerate(rows) if row.depth == outermost]
     blocks = [rows[a:b] for a, b in pairwise([*starts, len(rows)])]
     named = [(block[0].name, _module(block, total=total)) for block in blocks]
     found: list[dict[str, str]] = []
