@@ -57,6 +57,14 @@ def check_output(output: str | None, *, force: bool) -> None:
         raise errors.OutputError(f"cannot write {output!r}; name a file in a folder that exists and can be written")
 
 
+def check_file_or_stream(output: str | None, *, force: bool, as_json: bool) -> None:
+    """The same where "-" is standard output, to which --json writes too."""
+    if output == "-" and as_json:
+        raise click.UsageError("--json and -o - both write to standard output; give one")
+    if output != "-":
+        check_output(output, force=force)
+
+
 @contextmanager
 def printing() -> Iterator[None]:
     """Around all writing of results: an output that cannot take them is an OutputError, whatever else may fail.

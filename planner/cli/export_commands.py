@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click import option
 
-from planner.cli.console import check_output, print_bytes, print_json, print_lines, shown
+from planner.cli.console import check_file_or_stream, check_output, print_bytes, print_json, print_lines, shown
 from planner.cli.options import FORCE, JSON, PLAN_ARGUMENT, Word, options_of
 from planner.cli.progress import phase
 
@@ -75,10 +75,7 @@ def report(
 @options_of(_EXPORT, FORCE, JSON)
 def export(plan: str, form: str, output: str, force: bool, as_json: bool) -> None:
     """Write a plan for other tools: a CSV table, a Chrome trace, or a snapshot for PyTorch's memory viewer."""
-    if output == "-" and as_json:
-        raise click.UsageError("--json and -o - both write to standard output; give one")
-    if output != "-":
-        check_output(output, force=force)
+    check_file_or_stream(output, force=force, as_json=as_json)
     from planner.files import write_whole
     from planner.plan import load
     from planner.views.exports import EXPORTS

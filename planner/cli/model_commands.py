@@ -189,7 +189,7 @@ def inspect(
 
         inventory, found = take_inventory(program, memory, top=top, source=source), break_down(program)
     rows = {"module": found.modules, "op": found.operators, "layer": found.ops}[by]
-    saved = write_table(output, [_record(row) for row in rows])
+    saved = write_table(output, map(_record, rows))
     if output == "-":
         pass
     elif as_json:

@@ -13,6 +13,7 @@ import click
 
 from planner.cli.arguments import MOST_DIGITS, call_of, graph_of, memory_of, program_of, step_of
 from planner.cli.console import (
+    check_file_or_stream,
     check_output,
     columns,
     exit_code,
@@ -132,10 +133,7 @@ def optimize(
     **options: Any,
 ) -> None:
     """Find the cheapest plan that fits a budget."""
-    if output == "-" and as_json:
-        raise click.UsageError("--json and -o - both write to standard output; give one")
-    if output not in (None, "-"):
-        check_output(output, force=force)
+    check_file_or_stream(output, force=force, as_json=as_json)
     with phase("reading the graph"):  # and before that the kernels, which take longer than most graphs
         from planner.api import optimize as find_plan
         from planner.files import write_whole

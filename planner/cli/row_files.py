@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 
-import click
-
-from planner import errors
-from planner.cli.console import check_output, print_bytes
+from planner.cli.console import check_file_or_stream, print_bytes
 
 Record = Mapping[str, object]
 
@@ -21,23 +17,21 @@ def check_table(output: str | None, *, force: bool, as_json: bool) -> None:
     Args:
         output: a file, "-" for standard output, or None.
     """
-    if output == "-" and as_json:
-        raise click.UsageError("--json and -o - both write to standard output; give one")
-    if output in (None, "-"):
-        return
-    if Path(str(output)).suffix.lower() != ".csv":
-        raise errors.OutputError(f"cannot write {output!r}: end the name with .csv")
-    check_output(output, force=force)
+    if output is not None and output != "-":
+        from planner.views.plan_files import check_suffix
+
+        check_suffix(output, allowed=(".csv",))
+    check_file_or_stream(output, force=force, as_json=as_json)
 
 
-def write_table(output: str | None, records: Sequence[Record]) -> list[str]:
-    """Write the table, and give back a line that says so, where there is a file to name."""
+def write_table(output: str | None, records: Iterable[Record]) -> list[str]:
+    """Write the table, and give back a line that says so, where there is a file to name; records are made for it."""
     if output is None:
         return []
-    text = io.StringIO()
-    table = csv.DictWriter(text, list(records[0]), lineterminator="\n")
+    rows, text = list(records), io.StringIO()
+    table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     table.writeheader()
-    table.writerows(records)
+    table.writerows(rows)
     content = text.getvalue().encode(errors="surrogateescape")
     if output == "-":
         print_bytes(content)
