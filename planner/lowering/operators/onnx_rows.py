@@ -99,13 +99,13 @@ def _recurrent(
         hidden: where the gradient of the recurrent weights reads the hidden states.
         inputs: 7 where inputs 5 and 6 exist.
     """
-    rule = sizes.recurrent(parts)
+    states = (4, 5) if inputs > 5 else (4,)
+    rule = sizes.recurrent(parts, states=len(states))
     # Beside the cell, dX reads the weights, dW reads x, and dR the hidden states.
     further: list[tuple[Ref, ...]] = [(IN[1],), (IN[0],), (IN[4], hidden), *[()] * (inputs - 3)]
     reads = [dict.fromkeys((*cell, *IN[5:inputs], *more)) for more in further]
     gradients = tuple(Gradient(tuple(refs)) for refs in reads)
     count, optional, flows = flops.recurrent(gates, pointwise), tuple(range(3, inputs)), range(outputs - bool(parts))
-    states = (4, 5) if inputs > 5 else (4,)
     row = Operator(
         gradients, count, rule, optional=optional, flows=tuple(flows), static=(4,), untrained=states, outputs=outputs
     )
@@ -156,7 +156,7 @@ _PRODUCTS: Final[Mapping[str, Operator]] = {
         workspace=_scores_bytes, optional=(3, 4, 5))),
     # Kept of each step, as PyTorch's own cells do: LSTM's four gates, cell, tanh of it and hidden state; GRU's three
     # gates and what the hidden state adds to the last.
-    "LSTM": _recurrent(4, 14, sizes.LSTM_PARTS, 4, (IN[2], OUT[3]), hidden=OUT[3], inputs=7),
+    "LSTM": _recurrent(4, 14, 7, 4, (IN[2], OUT[3]), hidden=OUT[3], inputs=7),
     "GRU": _recurrent(3, 12, 4, 3, (IN[2], IN[4], OUT[0], OUT[2])),
     "RNN": _recurrent(1, 4, 0, 2, (IN[2], OUT[0])),
 }  # fmt: skip

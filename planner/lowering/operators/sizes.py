@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from planner.lowering.operators.flops import einsum_sizes, einsum_terms
 from planner.lowering.operators.rows import DTYPE_BYTES, Params, Sizes, TensorType, Types, is_float
@@ -293,11 +293,8 @@ def attention(inputs: Types, params: Params) -> Made:
     return TensorType((*q.shape[:-1], v.shape[-1]), q.dtype), TensorType(q.shape[:-1])
 
 
-LSTM_PARTS: Final = 7  #: four gates, the cell, the tanh of it and the hidden state
-
-
-def recurrent(parts: int) -> Sizes:
-    """ONNX's (steps, directions, batch, hidden), last hidden state, last cell of an LSTM, and `parts` kept values."""
+def recurrent(parts: int, *, states: int = 1) -> Sizes:
+    """ONNX's (steps, directions, batch, hidden), the last states, as hidden state and cell, and `parts` kept values."""
 
     def sizes(inputs: Types, params: Params) -> Made:
         steps, batch = inputs[0].shape[:2]
@@ -309,6 +306,6 @@ def recurrent(parts: int) -> Sizes:
             whole, last = (batch, steps, directions, hidden), (batch, directions, hidden)
         state = TensorType(last, dtype)
         kept = (TensorType((steps, directions, batch, parts * hidden), dtype),) if parts else ()
-        return (TensorType(whole, dtype), state, *((state,) if parts == LSTM_PARTS else ()), *kept)
+        return (TensorType(whole, dtype), *(state,) * states, *kept)
 
     return sizes
