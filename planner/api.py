@@ -47,7 +47,7 @@ from planner.simulator import simulate as judge
 from planner.text import as_int, shown
 from planner.training_step import TrainingStep
 from planner.units import MAX_BYTES, BudgetText
-from planner.zoo import opened
+from planner.zoo import opened, opened_under
 
 if TYPE_CHECKING:
     from planner.footprint.explain import Explanation
@@ -244,9 +244,7 @@ def _schedules(starts: Sequence[Plan], program: Graph) -> tuple[Schedule, ...]:
 
 def _program(graph: GraphLike, step: TrainingStep | None) -> Graph:
     """The program of a graph in any form, under a training step."""
-    if step is None:
-        return with_step(opened(graph), None)
-    return with_step(opened(graph, training="forward", trainable=step.trainable), step)
+    return with_step(opened_under(graph, step), step)
 
 
 def explain(plan: Plan, subject: str | None = None, *, search: bool = True, effort: float | None = None) -> Explanation:

@@ -39,7 +39,7 @@ from planner.remedies import Remedy as Remedy
 from planner.text import shortened
 from planner.training_step import Gradients, TrainingStep, Update
 from planner.units import MAX_BYTES, BudgetText, format_bytes
-from planner.zoo import opened
+from planner.zoo import opened_under
 
 Verdict = Literal["fits", "barely", "does not fit"]
 
@@ -453,9 +453,9 @@ def _differentiated(graph: GraphLike, step: TrainingStep | None, *, inference: b
     Args:
         inference: a forward graph stays one.
     """
+    read = opened_under(graph, step)
     if step is None:
-        return lower(opened(graph))
-    read = opened(graph, training="forward", trainable=step.trainable)
+        return lower(read)
     if inference and not isinstance(graph, (str, os.PathLike)):
         program = lower(read)
         if not any(op.phase in ("backward", "update") for op in program.ops):

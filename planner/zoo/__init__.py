@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from planner.mxnet.models import inception_bn as inception_bn
     from planner.mxnet.models import mxnet_lstm as mxnet_lstm
     from planner.mxnet.models import mxnet_resnet as mxnet_resnet
+    from planner.training_step import TrainingStep
     from planner.zoo.models.bert import bert as bert
     from planner.zoo.models.chains import chain as chain
     from planner.zoo.models.densenet import densenet as densenet
@@ -129,3 +130,12 @@ def opened(graph: GraphLike, **options: Any) -> nx.DiGraph | Graph:
     found = build(str(graph), **{**options, "batch": 1})
     found.graph["name"] += ", batch 1"
     return found
+
+
+def opened_under(graph: GraphLike, step: TrainingStep | None) -> nx.DiGraph | Graph:
+    """The same graph, read so that a verb can make this step of it; without a step, as it comes.
+
+    >>> opened_under("chain:2", None).graph["name"]
+    'chain:2'
+    """
+    return opened(graph) if step is None else opened(graph, training="forward", trainable=step.trainable)
