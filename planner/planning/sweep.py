@@ -212,9 +212,7 @@ class Sweep:
     def _starts(self, task: Task) -> tuple[Candidate, ...]:
         """The cheapest plan of a strategy within a budget, and the smallest of its cheaper ones above it."""
         name, budget, _ = task
-        policy = self.session.policy
-        # such plans are no plans of the graph that is searched
-        if budget is None or (policy is not None and policy.rerun):
+        if budget is None:
             return ()
         pool = [found for found in self._pool(name) if found is not self.base]  # where every strategy begins
         within = min((found for found in pool if self._fits(found, budget)), key=lambda found: found[:5], default=None)

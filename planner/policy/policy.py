@@ -162,6 +162,7 @@ class Policy:
         for graph in (self.search_graph, self._kept_graph):
             try:
                 watch = problem.watch if graph is self.search_graph else _counting(problem.watch)
+                # plans of the program are no plans of these graphs
                 proposal = strategy(replace(problem, graph=graph, watch=watch, starts=(), onwards=None))
             except (InfeasibleBudget, TimeLimit) as failure:
                 failures.append(failure)
