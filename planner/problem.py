@@ -27,6 +27,8 @@ Order = Literal["free", "pinned"]
 
 MOST_EFFORT: Final = 1e6
 LEAST_PEAK: Final = "least peak"
+#: Graphs of so few ops are searched to the end of every way that is tried: it takes no time, and their peaks leap.
+SMALL_OPS: Final = 100
 
 #: Told of a plan judged: strategy, peak bytes, cost, and whether it fits.
 Watch = Callable[[str, int, float, bool], None]

@@ -23,6 +23,7 @@ from planner.plan import Plan
 from planner.planning.infeasible import infeasible
 from planner.policy import Policy, policy_of
 from planner.problem import (
+    SMALL_OPS,
     Allocator,
     Budget,
     Problem,
@@ -43,8 +44,6 @@ from planner.simulator import simulate as judge
 from planner.text import shown
 from planner.units import format_bytes
 
-#: Of so few ops the plan of least arena is looked for in any case: near it, it may be the cheaper one.
-SMALL_OPS: Final = 100
 #: Where an arena misses the budget, the next search asks for less by these parts of what is missing.
 _SHARES: Final = (0.25, 1.0, 1.0, 1.0, 1.0)
 #: An arena of more than so many times the budget: in plans that lie between, packing wastes as much.
@@ -269,7 +268,7 @@ class Session:
         return best.having(cut_short=True) if late else best
 
     def _wants_least(self, reached: list[Candidate], allowed: int | None) -> bool:
-        """True if the plan of least arena is asked for, alone fits, or may be the cheaper one."""
+        """True if the plan of least arena is asked for, alone fits, or, in small graphs, may be the cheaper one."""
         fit = [each for each in reached if allowed is not None and each.arena_bytes <= allowed]
         if not fit:
             return True

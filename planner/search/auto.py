@@ -16,7 +16,7 @@ from planner.bounds import enumeration
 from planner.bounds.certificate import certified_cost
 from planner.bounds.peak import no_plan, peak_lower_bound
 from planner.errors import InfeasibleBudget, TimeLimit
-from planner.problem import Problem, Proposal, Strategy
+from planner.problem import SMALL_OPS, Problem, Proposal, Strategy
 from planner.schedule import keep_all
 from planner.search.anneal import retention
 from planner.search.chain import chain
@@ -36,7 +36,6 @@ WIDE: Final = 5e-3
 
 #: A plan whose peak is at most so many times the budget is repaired, and nothing is searched from the beginning.
 NEAR: Final = 1.05
-FEW_OPS: Final = 100  # as many are annealed round after round in no time
 ROUNDS: Final = 6  # of annealing for the least peak, besides the first
 LOWER: Final = 0.99  # of the peak before, for a round not to be in vain
 PATIENCE: Final = 2  # rounds in vain, and it is over
@@ -114,7 +113,7 @@ def _least(problem: Problem, found: Proposal) -> Proposal:
     first, in_vain = found, 0
     for turn in range(1, ROUNDS + 1):
         peak_bytes, _ = size(found)
-        far = peak_bytes > NEAR * enough and len(evaluator.keep_all) > FEW_OPS
+        far = peak_bytes > NEAR * enough and len(evaluator.keep_all) > SMALL_OPS
         if peak_bytes <= goal or far or in_vain == PATIENCE or found.cut_short:
             break
         asked = msgspec.structs.replace(problem, seed=problem.seed + turn)
