@@ -74,12 +74,13 @@ def auto(problem: Problem) -> Proposal:
     if order is not None and problem.budget is None:
         strategies = (*strategies, order.cuts)
     given: tuple[Strategy, ...] = (_tightened,) if problem.starts else ()
+    goes_on = _goes_on(problem)
     try:
-        found = _best(problem, ((_tightened,) if _goes_on(problem) else strategies,))
-        if given:
+        found = _best(problem, ((_tightened,) if goes_on else strategies,))
+        if given and not goes_on:
             found = _best(problem, ((_giving(found), *given),))
     except InfeasibleBudget:
-        return _best(problem, ((_descended, *given),)) if given else _descended(problem)
+        return _best(problem, ((_descended, *given),))
     except TimeLimit:
         return msgspec.structs.replace(_best(problem, (_SEGMENTS,)), cut_short=True)
     if problem.budget is None:
@@ -161,9 +162,9 @@ def _large(problem: Problem, ops: int, order: Reordered | None) -> Proposal:
 
     evaluator = evaluator_of(problem.graph, problem.memory)
     turns = bool((evaluator.encoded.arrays.phase == BACKWARD).any())
-    if problem.starts:
-        both = (*both, _tightened)
     onwards: tuple[tuple[Strategy, ...], ...] = ((_tightened,),) if _goes_on(problem) else ()
+    if problem.starts and not onwards:
+        both = (*both, _tightened)
     return _best(less, (*onwards, both, _SEGMENTS, (annealed,)) if turns else (*onwards, (*_SEGMENTS, annealed)))
 
 
